@@ -14,7 +14,7 @@ from scipy.stats import beta
 from lightning_dpgen.audit.bound import Finding, gaussian_bound, pure_epsilon
 from lightning_dpgen.privacy.access import GAUSSIAN, Access, OpenAccess
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon
 from lightning_dpgen.privacy.drawn_noise import (
     NOISY_MAX,
     REAL_GAUSSIAN,

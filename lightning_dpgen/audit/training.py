@@ -27,7 +27,7 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.sampling.samplers import FULL_PASS, Poisson
 from lightning_dpgen.sampling.lots import Lot, PoissonLots

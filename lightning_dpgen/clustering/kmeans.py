@@ -44,7 +44,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
-from lightning_dpgen.privacy.noise.whole_sums import check_steps
+from lightning_dpgen.privacy.noise.units import check_steps
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite, check_same_records

@@ -21,8 +21,8 @@ from lightning_dpgen.data.key_owners import KeyCounts, KeyOwners, held_at_most
 from lightning_dpgen.data.persons import mixed
 from lightning_dpgen.data.value_grid import values_of
 from lightning_dpgen.privacy.access import OpenAccess
+from lightning_dpgen.privacy.accounting.epsilon_range import check_delta, gaussian_mu
 from lightning_dpgen.privacy.accounting.event_parts import EpsilonDeltaDpEvent, left_of
-from lightning_dpgen.privacy.accounting.gaussian_cost import check_delta, gaussian_mu
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian, select_keys

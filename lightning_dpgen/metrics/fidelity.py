@@ -19,7 +19,7 @@ from lightning_dpgen.metrics.quantile_bins import QuantileBins, binned, quantile
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
-from lightning_dpgen.privacy.noise.whole_sums import check_steps
+from lightning_dpgen.privacy.noise.units import check_steps
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 from lightning_dpgen.sampling.fixed_point import Grid, Highest
 

@@ -23,8 +23,8 @@ from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.lot_id import IssuedLots, LotId
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.progress import Progress
 from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.privacy.reconcile import Progress
 from lightning_dpgen.privacy.sampling.correlated_noise import CorrelatedState
 from lightning_dpgen.privacy.software import launched_as, versions
 from lightning_dpgen.privacy.studies.study import Study, StudyEntry, check_stream

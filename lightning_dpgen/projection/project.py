@@ -14,7 +14,7 @@ from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian, rounded_laplace
-from lightning_dpgen.privacy.noise.whole_sums import check_steps
+from lightning_dpgen.privacy.noise.units import check_steps
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec

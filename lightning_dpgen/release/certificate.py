@@ -16,9 +16,8 @@ import dp_accounting
 from lightning_dpgen.common.plain_text import LONGEST_NAME, say_count
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.accountant import INTERVALS, MOST_POINTS, affordable, compute_epsilon
-from lightning_dpgen.privacy.accounting.epsilon_range import CAUTIOUS_EPSILON, PLD, round_up
+from lightning_dpgen.privacy.accounting.epsilon_range import CAUTIOUS_EPSILON, PLD, gaussian_mu, round_up
 from lightning_dpgen.privacy.accounting.events import composed, encode, stage_events
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 from lightning_dpgen.privacy.noise.stream import SECURE

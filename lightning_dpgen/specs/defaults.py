@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from lightning_dpgen.data.layout import Layout
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_mu
 
 # Numbers that a lot holds when it is written out.
 _NUMBERS = 5e7

@@ -21,7 +21,7 @@ from scipy.stats import norm
 
 from lightning_dpgen.clustering.features import FEATURE_NORM, FourierFeatures
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon
 from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 
 DELTA = 1e-5

@@ -11,8 +11,7 @@ from scipy import integrate, stats
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
-from lightning_dpgen.privacy.accounting.epsilon_range import round_down, round_up
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon, gaussian_mu
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon, gaussian_mu, round_down, round_up
 from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.planning.calibration import make_plan

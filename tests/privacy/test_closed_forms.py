@@ -12,7 +12,7 @@ from scipy.special import ndtr
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_mu
 from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp, moments_of, sampled_moments
 from lightning_dpgen.privacy.plan import Curve, Plan, Stage
 from lightning_dpgen.privacy.planning.calibration import make_plan

@@ -17,9 +17,9 @@ from scipy import integrate, stats
 from lightning_dpgen.privacy.access import PURE, Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_mu
 from lightning_dpgen.privacy.accounting.event_parts import EpsilonDeltaDpEvent, gaussian_history
 from lightning_dpgen.privacy.accounting.events import UnknownEvent, decode, encode
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE, Unaccountable, loss_distribution
 from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 from lightning_dpgen.privacy.errors import BudgetTooSmall

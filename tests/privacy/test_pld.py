@@ -12,7 +12,7 @@ from scipy import integrate, stats
 from scipy.special import ndtr
 
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon
 from lightning_dpgen.privacy.accounting.pld import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,

@@ -13,8 +13,8 @@ from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting import reference
 from lightning_dpgen.privacy.accounting.accountant import Spent, compute_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_mu
 from lightning_dpgen.privacy.accounting.events import composed
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.accounting.pld import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,

@@ -15,8 +15,8 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon
 from lightning_dpgen.privacy.accounting.event_parts import EpsilonDeltaDpEvent
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.accounting.renyi import pure_moments
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError

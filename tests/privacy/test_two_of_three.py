@@ -9,7 +9,7 @@ import pytest
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.privacy.access import LAPLACE, PURE
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon, gaussian_mu
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon, gaussian_mu
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.planning.calibration import make_first_plan, make_plan
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec

@@ -17,7 +17,7 @@ from dp_accounting import dp_event
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
-from lightning_dpgen.privacy.accounting.epsilon_range import LARGEST_EPSILON, PLD, RDP, check_accountant
+from lightning_dpgen.privacy.accounting.epsilon_range import LARGEST_EPSILON, PLD, RDP, check_accountant, gaussian_epsilon
 from lightning_dpgen.privacy.accounting.event_parts import (
     CorrelatedGaussianDpEvent,
     Leaves,
@@ -25,7 +25,6 @@ from lightning_dpgen.privacy.accounting.event_parts import (
     leaves_of,
     without_failures,
 )
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
 from lightning_dpgen.privacy.accounting.pld import (
     ADD_OR_REMOVE_ONE,
     RELATIONS,

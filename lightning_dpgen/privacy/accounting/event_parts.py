@@ -9,7 +9,7 @@ import attrs
 import dp_accounting
 from scipy.stats import norm
 
-from lightning_dpgen.privacy.accounting.gaussian_cost import check_delta
+from lightning_dpgen.privacy.accounting.epsilon_range import check_delta
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.accounting.private_selection import OneOfDpEvent
 from lightning_dpgen.privacy.sampling.strategy import Strategy

@@ -11,10 +11,16 @@ import dp_accounting
 
 from lightning_dpgen.common.number_arguments import read_whole
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
-from lightning_dpgen.privacy.accounting.epsilon_range import PLD, check_accountant, round_down, round_up
+from lightning_dpgen.privacy.accounting.epsilon_range import (
+    PLD,
+    check_accountant,
+    check_delta,
+    gaussian_mu,
+    round_down,
+    round_up,
+)
 from lightning_dpgen.privacy.accounting.event_parts import gaussian_shift, without_failures
 from lightning_dpgen.privacy.accounting.events import composed, stage_events
-from lightning_dpgen.privacy.accounting.gaussian_cost import check_delta, gaussian_mu
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE
 from lightning_dpgen.privacy.accounting.reference import Reference
 from lightning_dpgen.privacy.errors import BudgetTooSmall

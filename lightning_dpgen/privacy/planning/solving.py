@@ -14,9 +14,15 @@ from typing import Protocol
 import dp_accounting
 
 from lightning_dpgen.privacy.accounting.accountant import INTERVALS, Spent, compute_epsilon
-from lightning_dpgen.privacy.accounting.epsilon_range import LARGEST_EPSILON, PLD, round_down, round_up
+from lightning_dpgen.privacy.accounting.epsilon_range import (
+    LARGEST_EPSILON,
+    PLD,
+    gaussian_epsilon,
+    gaussian_mu,
+    round_down,
+    round_up,
+)
 from lightning_dpgen.privacy.accounting.events import composed, stage_events
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon, gaussian_mu
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.accounting.reference import Reference
 from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp

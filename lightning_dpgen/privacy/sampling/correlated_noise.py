@@ -11,8 +11,8 @@ from torch import Tensor
 
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.noise.noise_grid import round_to_grid_
 from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.noise.units import round_to_grid_
 from lightning_dpgen.privacy.sampling.strategy import Strategy
 
 if TYPE_CHECKING:

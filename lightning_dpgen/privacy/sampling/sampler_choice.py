@@ -9,10 +9,9 @@ import numpy as np
 import scipy.optimize
 from scipy.signal import lfilter
 
-from lightning_dpgen.common.number_arguments import check_number, read_whole
-from lightning_dpgen.privacy.accounting.epsilon_range import check_epsilon
+from lightning_dpgen.common.number_arguments import check_name, check_number, read_whole
+from lightning_dpgen.privacy.accounting.epsilon_range import check_delta, check_epsilon
 from lightning_dpgen.privacy.accounting.event_parts import CorrelatedGaussianDpEvent
-from lightning_dpgen.privacy.accounting.gaussian_cost import check_delta
 from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 from lightning_dpgen.privacy.planning.solving import smallest_multiplier_within
 from lightning_dpgen.privacy.sampling.samplers import (
@@ -39,6 +38,7 @@ _REFUSED = {
     "balls_in_bins": "its cost is estimated by drawing its losses at random, which gives no bound that is certain",
 }
 _REFUSED |= {"shuffled": _SHUFFLED, "sequential": _SHUFFLED, "without_replacement": _REFUSED["uniform"]}
+_REFUSED = {name: f"{why}: take {POISSON!r} ({Poisson.law})" for name, why in _REFUSED.items()}
 # The smallest part of a coefficient that the next one is.
 _LEAST = 1e-6
 
@@ -144,8 +144,12 @@ def make_sampler(
         >>> made = make_sampler("cyclic", 0.01, steps=1000, epsilon=8.0, delta=1e-6)
         >>> made.strategy.period == len(made.strategy.coefficients) > 1
         True
+        >>> make_sampler("shuffle", 0.01, steps=1000, epsilon=8.0, delta=1e-6)
+        Traceback (most recent call last):
+        ValueError: sampler='shuffle': passes in a shuffled order can cost more than Poisson lots, ...
     """
-    check_sampler(name)
+    known = [sampler.name for sampler in SAMPLERS]
+    check_name("sampler", name, known, _REFUSED, f"{' or '.join(map(repr, known))} ({Poisson.law})")
     check_number("sample_rate", sample_rate, lambda value: 0.0 < value <= 1.0, "above 0, up to 1")
     if name != TRUNCATED and (largest_lot is not None or at_most is not None):
         raise ValueError(
@@ -170,26 +174,6 @@ def make_sampler(
             f"records that no data set of this kind can exceed; found largest_lot={largest_lot}, at_most={at_most}"
         )
     return TruncatedPoisson(sample_rate, largest_lot, at_most)
-
-
-def check_sampler(name: object) -> None:
-    """Refuse a name that is of no sampler whose cost is proved.
-
-    Raises:
-        ValueError: saying why, and what is proved.
-
-    Example:
-        >>> check_sampler("poisson")
-        >>> check_sampler("shuffle")
-        Traceback (most recent call last):
-        ValueError: sampler='shuffle': passes in a shuffled order can cost more than Poisson lots, ...
-    """
-    if isinstance(name, str) and name in {sampler.name for sampler in SAMPLERS}:
-        return
-    why = _REFUSED.get(name) if isinstance(name, str) else None
-    names = " or ".join(repr(sampler.name) for sampler in SAMPLERS)
-    known = f"expected {names}" if why is None else f"{why}: take {POISSON!r}"
-    raise ValueError(f"sampler={str(name)[:60]!r}: {known} ({Poisson.law})")
 
 
 def _cyclic_strategy(bands: int | None, sample_rate: float, steps: int, epsilon: float, delta: float) -> Strategy:

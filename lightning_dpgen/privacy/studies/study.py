@@ -19,9 +19,8 @@ from lightning_dpgen.common.folders import read_plain
 from lightning_dpgen.common.strict_json import check_shape, shape
 from lightning_dpgen.privacy import chain, durable
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
-from lightning_dpgen.privacy.accounting.epsilon_range import check_epsilon, round_up
+from lightning_dpgen.privacy.accounting.epsilon_range import check_delta, check_epsilon, round_up
 from lightning_dpgen.privacy.accounting.events import decode, encode
-from lightning_dpgen.privacy.accounting.gaussian_cost import check_delta
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.noise.stream import PrivateStream

@@ -1,6 +1,9 @@
-"""Sums in whole numbers: their limits, those of their noise, and their units, each as text that stands for one number.
+"""Units of noisy sums: limits of sums in whole numbers, units as exact text, and the grid on which sums of reals lie.
 
-A unit is written as ``2^-28``, ``1/784`` or ``655371*2^-90``.
+A unit is written as ``2^-28``, ``1/784`` or ``655371*2^-90``. Noise in floating point is not on all numbers alike: some
+that are possible beside one data set are impossible beside its neighbour (docs/guarantees/noise.md, "Floating point"). A
+noisy sum of real numbers is therefore rounded to multiples of a power of two that follows from the standard deviation of
+the noise alone. Rounding is a function of the noisy sum, so it costs no privacy.
 """
 
 from __future__ import annotations
@@ -23,6 +26,15 @@ _FORM = re.compile(
     r"(?P<top>[1-9]\d{0,15})(?:/(?P<bottom>[1-9]\d{0,15})|\*2\^(?P<times>-?[1-9]\d{0,3}))?|2\^(?P<power>-?[1-9]\d{0,3})"
 )
 _LARGEST_POWER = 1100
+# A step is between 2^-9 and 2^-8 of the standard deviation: the square that rounding adds, g^2 / 12, is below 1.3e-6 of the
+# noise's own, and float32 has 2^15 numbers from one multiple to the next at one deviation.
+_STEPS = 8
+# A step is above the first and up to the second of these powers of two, in standard deviations.
+GRID_POWERS = (-_STEPS - 1, -_STEPS)
+# Noise is added in float64 where the last place of float32 would be above 2^-4 of a step.
+_LAST_PLACES = 4
+# Numbers rounded at a time: few enough to stay in the processor's cache, many enough to hide the cost of a call.
+_AT_ONCE = 1 << 17
 
 
 def check_multiples(name: str, multiples: Tensor, parts: int = 1) -> None:
@@ -109,3 +121,50 @@ def read_unit(text: str) -> Fraction:
             if 2.0**-1000 < unit < 2.0**1000 and write_unit(float(unit)) == text:
                 return unit
     raise ValueError(f"unit={text[:64]!r}: expected a power of two (2^-8), a fraction (1/784) or 655371*2^-90")
+
+
+def grid_step(deviation: float) -> float:
+    """Return the step of the grid for noise of a standard deviation: the largest power of two up to 2^-8 of it.
+
+    Example:
+        >>> grid_step(1.0), grid_step(0.99)
+        (0.00390625, 0.001953125)
+    """
+    return math.ldexp(1.0, math.frexp(deviation)[1] - 1 - _STEPS)
+
+
+def round_to_grid_(noisy: Tensor, deviation: float) -> Tensor:
+    """Round the numbers of a noisy, contiguous tensor to the grid of its noise, in place.
+
+    Args:
+        noisy: float32 or float64. A number that has no digits below a step keeps its value: in float32 one of 2^23 steps or
+            more. One of 2^127 steps or more may become infinite. Either follows from the noisy number alone.
+        deviation: the standard deviation (the scale, for other noise) that was added, public and positive.
+
+    Example:
+        >>> round_to_grid_(torch.tensor([0.0, 0.003, -2.5001]), 1.0).tolist()
+        [0.0, 0.00390625, -2.5]
+    """
+    step = grid_step(deviation)
+    flat = noisy.view(-1)
+    for part in flat.split(_AT_ONCE) if noisy.device.type == "cpu" else (flat,):
+        # Products with powers of two are exact.
+        part.mul_(1.0 / step).round_().mul_(step)
+    return noisy
+
+
+def needs_float64(values: Tensor, largest: float, deviation: float) -> bool:
+    """Return whether noise should be added to float32 values in float64, by public numbers alone.
+
+    Args:
+        values: the values, of which type and device are looked at. A device of Apple (mps) has no float64.
+        largest: the size that one of the values may reach, public.
+        deviation: the standard deviation of the noise.
+
+    Example:
+        >>> [needs_float64(torch.zeros(1), lot, deviation=1.0) for lot in (600.0, 16384.0)]
+        [False, True]
+    """
+    last_place = largest * torch.finfo(torch.float32).eps
+    coarse = last_place > grid_step(deviation) * 2.0**-_LAST_PLACES
+    return values.dtype == torch.float32 and values.device.type != "mps" and coarse
