@@ -1,8 +1,8 @@
 """Epsilon of twelve settings by four accountants, and the seconds of ours: ``python experiments/accountants.py``.
 
-Ours is `privacy.accounting.accountant.spent`. PRV and RDP are those of Opacus; PRV returns an upper bound, with its
-error of 0.01 added, and neither takes Laplace noise. Quadrature (beside this file) shares no code with any of them. The
-relation is add or remove one record.
+Ours is `privacy.accounting.accountant.compute_epsilon`. PRV and RDP are those of Opacus; PRV returns an upper bound,
+with its error of 0.01 added, and neither takes Laplace noise. Quadrature (beside this file) shares no code with any of
+them. The relation is add or remove one record.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import dp_accounting
 from opacus.accountants import PRVAccountant, RDPAccountant
 from quadrature import Part, epsilon_by_quadrature
 
-from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.event_parts import gaussian_history
 
 PRV_ERROR = 0.01
@@ -95,7 +95,7 @@ class Answers:
 
 def ask(setting: Setting) -> Answers:
     """Ask all four accountants about one setting."""
-    ours, first = _timed(lambda: spent(setting.event, setting.delta).epsilon)
+    ours, first = _timed(lambda: compute_epsilon(setting.event, setting.delta).epsilon)
     prv, second = _timed(lambda: by_opacus(setting, PRVAccountant, eps_error=PRV_ERROR))
     rdp, third = _timed(lambda: by_opacus(setting, RDPAccountant))
     (quadrature, error), fourth = _timed(lambda: epsilon_by_quadrature(setting.parts, setting.delta))
@@ -148,7 +148,7 @@ def main() -> None:
         )
     print(f"{'time of one account':<48} {'s':>6} {'most':>6} {'epsilon':>9}")
     for name, most, setting in TIMES:
-        answer, seconds = _timed(lambda setting=setting: spent(setting.event, setting.delta).epsilon)
+        answer, seconds = _timed(lambda setting=setting: compute_epsilon(setting.event, setting.delta).epsilon)
         late = "" if seconds <= most else "  TOO SLOW"
         print(f"{name:<48} {seconds:>6.2f} {most:>6.0f} {answer:>9.5f}{late}", flush=True)
 

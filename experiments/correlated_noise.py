@@ -21,10 +21,9 @@ from lightning_dpgen import Account, Fixed, PoissonLots, make_plan, training_sta
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.sampling.sampler_choice import make_sampler
+from lightning_dpgen.privacy.sampling.sampler_choice import make_sampler, prefix_error
 from lightning_dpgen.privacy.sampling.samplers import POISSON
 from lightning_dpgen.privacy.sampling.strategy import CYCLIC
-from lightning_dpgen.privacy.sampling.strategy_search import prefix_error
 
 N, CLASSES, DELTA, C = 20_000, 10, 1e-5, 1.0
 RATES = (0.3, 1.0, 3.0, 10.0, 30.0)

@@ -23,7 +23,7 @@ from simulated_baskets import PRINTED
 from training import train
 
 from lightning_dpgen.common.strict_json import read_json
-from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.events import decode
 from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.release.folder import release_folder
@@ -60,7 +60,7 @@ def main() -> None:
     for epsilon, folders in releases.items():
         for folder in folders:
             event = decode(read_json(release_folder(folder) / CERTIFICATE)["event"])
-            there = spent(event, run["paper_delta"]).epsilon
+            there = compute_epsilon(event, run["paper_delta"]).epsilon
             print(f"{folder.name}: at the paper's delta of {run['paper_delta']:g} its epsilon is {there:.3f}")
         counting_queries.main([asked.name, str(asked.folder), f"--epsilon={epsilon}", *map(str, folders)])
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from dp_accounting import ComposedDpEvent
 from papers.dpgm import FIGURE_2, dpgm_corrected, dpgm_events, dpgm_theorem4
 
-from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 
 EPOCHS = (1, 5, 10, 20, 30, 40, 50)
 PANELS = {"q": (0.0008, 0.0017, 0.0034), "sigma_K": (20.0, 40.0, 80.0), "sigma_G": (0.8, 1.0, 1.5)}
@@ -38,7 +38,7 @@ def epsilons(epochs: int, **varied: float) -> tuple[float, ...]:
     noise = {name: value for name, value in setting.items() if name != "delta"}
 
     def true(share: float) -> float:
-        return spent(ComposedDpEvent(list(dpgm_events(**noise, share=share))), setting["delta"]).epsilon
+        return compute_epsilon(ComposedDpEvent(list(dpgm_events(**noise, share=share))), setting["delta"]).epsilon
 
     return dpgm_theorem4(**setting), dpgm_corrected(**setting, share=SHARE), true(SHARE), true(1.0)
 

@@ -2,7 +2,7 @@
 
     python experiments/papers_accounting.py      (about half a minute)
 
-"True" is epsilon by `privacy.accounting.accountant.spent` under add or remove one, unless the row says otherwise.
+"True" is epsilon by `privacy.accounting.accountant.compute_epsilon` under add or remove one, unless the row says otherwise.
 Why they differ: docs/papers/errata.md, "Errata of the four papers".
 """
 
@@ -18,7 +18,7 @@ from papers.moments import epsilon_from_moments, sampled_moment
 from papers.privae import needed_noise, privae_kappa, privae_noise, privae_table1
 from scipy.optimize import brentq
 
-from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 
 DELTA = 1e-5
@@ -42,7 +42,7 @@ def figure_2(share: float = 1.0) -> tuple[DpEvent, DpEvent]:
 
 
 def true(*events: DpEvent, relation: str = ADD_OR_REMOVE_ONE) -> float:
-    return spent(ComposedDpEvent(list(events)), DELTA, relation=relation).epsilon
+    return compute_epsilon(ComposedDpEvent(list(events)), DELTA, relation=relation).epsilon
 
 
 def figure_2_replaced() -> float:
@@ -58,7 +58,9 @@ def figure_2_replaced() -> float:
 
 def noise_for(epsilon: float, delta: float) -> float:
     """Return the noise multiplier with which PriVAE's steps cost (epsilon, delta), if each released one Gaussian."""
-    return brentq(lambda m: spent(steps(RATE, m, STEPS), delta, interval=5e-4).epsilon - epsilon, 0.3, 3.0, xtol=1e-3)
+    return brentq(
+        lambda m: compute_epsilon(steps(RATE, m, STEPS), delta, interval=5e-4).epsilon - epsilon, 0.3, 3.0, xtol=1e-3
+    )
 
 
 def dpgm_rows():

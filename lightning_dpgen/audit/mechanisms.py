@@ -12,9 +12,9 @@ import torch
 from scipy.stats import beta
 
 from lightning_dpgen.audit.bound import Finding, gaussian_bound, pure_epsilon
-from lightning_dpgen.privacy.access import GAUSSIAN, Access
+from lightning_dpgen.privacy.access import GAUSSIAN, Access, OpenAccess
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon
 from lightning_dpgen.privacy.drawn_noise import (
     NOISY_MAX,
     REAL_GAUSSIAN,
@@ -32,7 +32,6 @@ from lightning_dpgen.privacy.mechanisms import (
     select_keys,
 )
 from lightning_dpgen.privacy.noise.stream import PrivateStream
-from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan, Stage
 
 _STAGE, _NOISE = "audit", "noise"

@@ -3,11 +3,12 @@
 The noise of a run is drawn by its stream, and each query follows from what was released before. So a stream that hands out
 the noisy values of an earlier run leads any code along that run's way, whatever lies between two accesses, and sees the
 exact values on its own records. Both together are the likelihood of the released values under two data sets.
+Fits between two accesses are made once, and held for all of thousands of runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,10 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.privacy.access import GAUSSIAN, PURE
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.measure.statistics import Statistic
+from lightning_dpgen.measure.workload import State, Workload
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.privacy.access import GAUSSIAN, PURE, OpenAccess
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream
-from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan
 
 # From this deviation on, in whole numbers, the probability of one is the density at it, but for a part of 1e-7.
@@ -190,3 +195,62 @@ def _log_probabilities(sizes: Tensor, half: float) -> Tensor:
     """Return the logarithms of the probabilities that a standard normal number is within `half` of sizes, 0 or more."""
     near, far = torch.special.log_ndtr(half - sizes), torch.special.log_ndtr(-half - sizes)
     return near + torch.log(-torch.expm1(far - near))
+
+
+class HeldRecipe(Recipe):
+    """A recipe whose stages after a fit are held: they start from the outcome of one run.
+
+    Such a fit is post-processing, and a bound has to hold for any of its results, so those accesses are as private as they
+    were; a stage's own rounds still follow from each other.
+
+    Args:
+        recipe: the recipe.
+        state: the measurements of one run.
+        held: the stages from the first that follows from a fit.
+    """
+
+    def __init__(self, recipe: Recipe, state: State, held: frozenset[str]) -> None:
+        self._recipe, self._state, self.held = recipe, state, held
+        self.k, self.n = recipe.k, recipe.n
+
+    @classmethod
+    def of(cls, recipe: Recipe, records: Records, component: torch.Tensor, plan: Plan) -> HeldRecipe:
+        """Make one run, and hold the stages from the first that follows from a fit, since later ones use the same one.
+
+        Args:
+            records, component: made-up records, and the component of each.
+            plan: the plan of a run, which holds the stages of the recipe.
+        """
+        stages = {workload.stage for workload in recipe.workloads}
+        own = tuple(stage for stage in plan.stages if stage.name in stages)
+        # Its records are made up: an audit that is made again starts from the same run.
+        stream = PrivateStream(seed=0)
+        account = Account(Plan(own, plan.target_epsilon, plan.delta, max_rows=plan.max_rows), stream=stream)
+        state, held = {}, set()
+        for workload in recipe.workloads:
+            statistics = recipe.statistics(workload.stage, state)
+            if held or workload.stage in recipe.from_fits:
+                held.add(workload.stage)
+            while account.remaining(workload.stage):
+                found = workload.measure(statistics, records, component, account)
+                state = {**state, workload.stage: (*state.get(workload.stage, ()), found)}
+                statistics = recipe.statistics(workload.stage, state)
+        return cls(recipe, state, frozenset(held))
+
+    @property
+    def workloads(self) -> tuple[Workload, ...]:
+        """The workloads of the recipe."""
+        return self._recipe.workloads
+
+    def statistics(self, stage: str, state: State) -> Mapping[str, Statistic]:
+        """Return the statistics of a stage."""
+        if stage in self.held:
+            state = {**state, **{own: made for own, made in self._state.items() if own != stage}}
+        return self._recipe.statistics(stage, state)
+
+    def warnings(self, plan: Plan) -> list[str]:
+        """Return none: the recipe itself warns of its plan."""
+        return []
+
+    def _mixture(self, state: State) -> Mixture:
+        return self._recipe.fitted(state)

@@ -27,8 +27,8 @@ from lightning_dpgen.audit.replay import (
 )
 from lightning_dpgen.common import pace
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon, gaussian_mu
 from lightning_dpgen.privacy.accounting.event_parts import shift_of_full_passes
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon, gaussian_mu
 from lightning_dpgen.privacy.plan import Plan
 
 # Rounding of sums moves a length by far less, and a wrong bound by far more.

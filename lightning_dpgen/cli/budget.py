@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from lightning_dpgen.cli import verbose
-from lightning_dpgen.cli.imported import imported
+from lightning_dpgen.cli.arguments import VERBOSE_HELP, loading
+from lightning_dpgen.common.plain_text import aligned
+from lightning_dpgen.privacy.accounting.epsilon_range import caution
 from lightning_dpgen.specs.compose import asks_for_selection
-from lightning_dpgen.specs.run import check_privacy, read_projection, read_words, with_default_bins
+from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.run import RunSpec, check_privacy, read_projection, read_words, with_default_bins
+from lightning_dpgen.specs.usage_error import UsageError
+
+if TYPE_CHECKING:
+    from lightning_dpgen.privacy.plan import Plan
+    from lightning_dpgen.projection.choice import Option
+    from lightning_dpgen.specs.projection_settings import ProjectionSettings
 
 HELP = """usage: dpgen budget [NAME=VALUE ...]
 
@@ -21,14 +30,122 @@ Prints what `dpgen train` with the same settings would spend, stage by stage. Re
 
 def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
-        print(f"{HELP}\n\nOptions:\n{verbose.HELP}")
+        print(f"{HELP}\n\nOptions:\n{VERBOSE_HELP}")
         return 0
     if argv[:1] == ["project"]:
-        asked = read_projection(argv[1:])
-        return imported("budgeting").tell_projection(asked)
+        return _tell_projection(read_projection(argv[1:]))
     if asks_for_selection(argv):
-        return imported("budgeting").tell_selection(argv)
+        return _tell_selection(argv)
     # A mistake is told before what a plan needs is imported.
     spec = read_words(argv)
     check_privacy(spec)
-    return imported("budgeting").tell_run(with_default_bins(spec))
+    return _tell_run(with_default_bins(spec))
+
+
+def _tell_run(spec: RunSpec) -> int:
+    """Print the budget of a training."""
+    with loading():
+        from lightning_dpgen.runs.memory import fit_memory_line
+        from lightning_dpgen.runs.reporter import warn
+        from lightning_dpgen.runs.table import answers_table, budget_table, decay_line, terms_table
+        from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
+        from lightning_dpgen.specs.settings import settle_declared
+    settings = settle_declared(spec)
+    plan = settings.plan()
+    for text in (seed_warning(settings.spec.debug.private_seed), *plan_warnings(settings, plan)):
+        warn(text)
+    if settings.chosen is not None:
+        print(settings.chosen)
+    if settings.initial is not None:
+        print(settings.initial.line)
+    print(budget_table(plan, of_person=settings.spec.data.column_of_persons is not None))
+    tables = decay_line(settings.clipping, plan), terms_table(settings, plan), answers_table(settings, plan)
+    crossings = getattr(None if settings.trained else settings.recipe, "crossings_line", None)
+    for line in (crossings, *tables, fit_memory_line(settings)):
+        if line is not None:
+            print(line)
+    if settings.parts and settings.spec.data.asked_sets:
+        print("the number of cells follows from what a first pass finds, and may differ")
+    _tell_study(settings.spec, plan, settings.n)
+    return 0
+
+
+def _tell_selection(argv: Sequence[str]) -> int:
+    """Print the budget of a selection."""
+    with loading():
+        from lightning_dpgen.runs.candidates import read_candidates
+        from lightning_dpgen.runs.reporter import TerminalReporter
+    candidates = read_candidates(argv, TerminalReporter())
+    print(candidates.table())
+    _tell_study(candidates.settings[0].spec, candidates.plan, candidates.settings[0].n)
+    return 0
+
+
+def _tell_projection(asked: ProjectSpec) -> int:
+    """Print the budget of a projection, and its options."""
+    with loading():
+        from lightning_dpgen.runs.reporter import warn
+        from lightning_dpgen.specs.projection_settings import fill_projection
+    if (d := asked.data.d) is None:
+        raise UsageError("data.d=null: the budget is computed without reading the rows; declare how many columns they have")
+    projection = fill_projection(asked, d)
+    warn(caution(asked.privacy.epsilon) if projection.private else None)
+    print(_projection_table(projection))
+    _tell_study(asked, projection.plan(), asked.data.n)
+    return 0
+
+
+def _tell_study(spec: RunSpec | ProjectSpec, plan: Plan, n: int | None) -> None:
+    from lightning_dpgen.runs.reporter import warn
+    from lightning_dpgen.runs.studies import check_study, first_total, spent_so_far, study_delta_warning, study_of
+
+    if (study := study_of(spec.privacy, n, begin=False)) is not None:
+        warn(study_delta_warning(study, n))
+        print(spent_so_far(study))
+        print(check_study(study, plan))
+    elif spec.privacy.study is not None:
+        print(f"study {spec.privacy.study}: not begun; its first run begins it")
+        if (told := first_total(spec.privacy, plan, n)) is not None:
+            warn(told[0])
+            print(told[1])
+
+
+def _projection_table(settings: ProjectionSettings) -> str:
+    """Return the budget table of a projection, and its options: the best for each k, the best of all, and raw rivals."""
+    from lightning_dpgen.projection.choice import PAIRS
+    from lightning_dpgen.runs.table import budget_table
+
+    head = ("k", "matrix", "noise", "scale", "error of one distance", f"of the mean of {PAIRS:,}")
+    best = {option.k: option for option in reversed(settings.options)}
+    rows = [head, *(_cells(best[k]) for k in sorted(best))]
+    raw = next((option for option in settings.options if option.matrix == "identity"), None)
+    return "\n".join(
+        [
+            budget_table(settings.plan(), pure="pure"),
+            "",
+            "the best matrix and noise for each k, by the standard deviation of recovered squared distances, relative, "
+            f"where the true distance is {settings.typical:.4g}:",
+            aligned(rows),
+            "",
+            _advice(settings.chosen, raw, PAIRS),
+        ]
+    )
+
+
+def _cells(option: Option) -> tuple[str, ...]:
+    errors = (f"{option.error:.0%}", f"{option.error_of_mean:.1%}")
+    return (str(option.k), option.matrix, option.noise, f"{option.scale:.3g}", *errors)
+
+
+def _advice(chosen: Option, raw: Option | None, pairs: int) -> str:
+    best = f"best: project.k={chosen.k} project.matrix={chosen.matrix} project.noise={chosen.noise}"
+    if raw is None:
+        return best
+    if chosen.matrix == "identity":
+        return f"{best}: noise on the rows as they are. A projection pays only where fewer columns are wanted in themselves"
+    if chosen.error_of_mean > 1.0:
+        best += f" (at this budget not even the mean of {pairs:,} distances survives: more epsilon, or a smaller radius)"
+    elif chosen.error > 1.0:
+        best += " (no single distance survives at this budget, only averages over many pairs)"
+    gain = 1.0 - chosen.error_of_mean / raw.error_of_mean
+    return f"{best}: {gain:.0%} less error of means than {raw.noise} noise on the rows as they are"

@@ -8,9 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_dpgen.cli.arguments import Parser
-from lightning_dpgen.cli.imported import loading
-from lightning_dpgen.cli.private_table import private_place, write_private_table
+from lightning_dpgen.cli.arguments import Parser, loading
+from lightning_dpgen.cli.outputs import private_place, write_private_table
 from lightning_dpgen.cli.real_records import real_source
 from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.release.drawing.description import check_encoder, read_description, schema_in

@@ -11,15 +11,13 @@ import atexit
 import gc
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
-from lightning_dpgen.cli import verbose
-from lightning_dpgen.cli.arguments import HelpPrinted
-from lightning_dpgen.cli.imported import imported
+from lightning_dpgen.cli.arguments import VERBOSE_HELP, HelpPrinted, loading, verbose_logging, without_verbose
 from lightning_dpgen.common import pace
-from lightning_dpgen.common.launched import launched_as
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.common.passwords import without_passwords
-from lightning_dpgen.privacy.software import installed_version
+from lightning_dpgen.privacy.software import installed_version, launched_as
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, UsageError, describe_os_error
 
 # Nothing is garbage any more at the end, and looking for some would keep a user waiting for a second or more.
@@ -49,12 +47,12 @@ _ASKING = ("sign", "push")
 def usage() -> str:
     lines = ["usage: dpgen COMMAND ...", "", "Private records in, a generative model with a privacy certificate out.", ""]
     lines += [f"  {name:<12}{what}" for name, what in COMMANDS.items()]
-    return "\n".join([*lines, "", "dpgen COMMAND --help tells more. With each command goes:", verbose.HELP])
+    return "\n".join([*lines, "", "dpgen COMMAND --help tells more. With each command goes:", VERBOSE_HELP])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; gives its exit status."""
-    argv, asked = verbose.without_flags(sys.argv[1:] if argv is None else argv)
+    argv, asked = without_verbose(sys.argv[1:] if argv is None else argv)
     if not argv or argv[0] in ("-h", "--help"):
         print(usage())
         return OK if argv else MISTAKE
@@ -69,8 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return OK
         # One of several devices speaks for all.
         shown_on = None if argv[0] in _ASKING or launched_as() else sys.stderr
-        with pace.shown(shown_on), pace.stage(f"dpgen {argv[0]}"), verbose.told(asked):
-            return imported(argv[0]).run(argv[1:])
+        with pace.shown(shown_on), pace.stage(f"dpgen {argv[0]}"), verbose_logging(asked):
+            with loading():
+                command = import_module(f"lightning_dpgen.cli.{argv[0]}")
+            return command.run(argv[1:])
     except HelpPrinted:
         return OK
     except SystemExit as end:

@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 
-from lightning_dpgen.cli import shown_settings, verbose
-from lightning_dpgen.cli.imported import loading
-from lightning_dpgen.common.launched import launched_as
+from lightning_dpgen.cli import shown_settings
+from lightning_dpgen.cli.arguments import VERBOSE_HELP, loading
+from lightning_dpgen.privacy.software import launched_as
 from lightning_dpgen.specs.compose import compose_settings
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.run import read_projection
@@ -35,7 +35,7 @@ listed in docs/reference/settings.md."""
 
 def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
-        print(HELP.format(options=f"{shown_settings.HELP}\n{verbose.HELP}"))
+        print(HELP.format(options=f"{shown_settings.HELP}\n{VERBOSE_HELP}"))
         return 0
     argv, kind = shown_settings.asked_for(argv)
     if kind is not None:
@@ -46,8 +46,7 @@ def run(argv: Sequence[str]) -> int:
 def _project(argv: Sequence[str], spec: ProjectSpec) -> int:
     """Project the rows; gives the exit status."""
     with loading():
-        from lightning_dpgen.cli.guarded import guarded, tell_release
-        from lightning_dpgen.cli.launch import launched
+        from lightning_dpgen.cli.launch import guarded, launched, tell_release
         from lightning_dpgen.runs import folder as run_folder
         from lightning_dpgen.runs.project import project
         from lightning_dpgen.runs.reporter import TerminalReporter

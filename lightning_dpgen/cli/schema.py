@@ -6,13 +6,12 @@ import argparse
 import json
 import shlex
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import ne
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.cli.arguments import Parser, whole_number
-from lightning_dpgen.cli.imported import imported
+from lightning_dpgen.cli.arguments import Parser, loading, whole_number
 from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.common.nearest_word import suggest, suggest_file
 from lightning_dpgen.common.passwords import without_passwords
@@ -29,11 +28,11 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_advice import explained, warning_of_few, warnings_of, warnings_of_sample
 from lightning_dpgen.data.tables.schema_draft import OPEN, draft_of_file, draft_of_rows, draft_text
 from lightning_dpgen.data.tables.schema_file import read_leniently, read_yaml
-from lightning_dpgen.privacy.accounting.epsilon_range import check_epsilon
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
+from lightning_dpgen.privacy.accounting.epsilon_range import check_epsilon, gaussian_mu
 from lightning_dpgen.release.folder import IN_RELEASE, lies_in_release
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.compose import written
+from lightning_dpgen.specs.data import TableSpec
 from lightning_dpgen.specs.defaults import FEWEST_FOR_BINS, default_bins
 from lightning_dpgen.specs.privacy import default_delta
 from lightning_dpgen.specs.usage_error import UsageError
@@ -49,6 +48,8 @@ _LEFT_OUT = (
     "records; --declared-public takes it."
 )
 _SCHEMAS = (".yaml", ".yml")
+# A share that stands for the one that is to be given.
+_SHARE = "data.discovery_share=0.05"
 # Bins by which a sample is looked at where the schema leaves them open.
 _BINS = 20
 _IMPORTERS = {"sdv": read_sdv, "dpsynth": read_domain}
@@ -240,7 +241,7 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
             found.append((f"{say_count(n, 'record')} at epsilon {arguments.epsilon:g}", text))
     refused = len(problems)
     if noise is not None:
-        for refuses, text in imported("schema_trial").objections(path, schema, n, arguments.epsilon):
+        for refuses, text in _objections(path, schema, n, arguments.epsilon):
             refused += refuses
             if refuses:
                 print(f"  refused: {text}")
@@ -256,6 +257,43 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
     many = "no warning" if not found else say_count(len(found), "warning")
     print(f"{path}: a schema of {say_count(len(schema.columns), 'column')}; {many}, from {of}")
     return 0
+
+
+def _objections(path: Path, schema: TableSchema, n: int, epsilon: float) -> Iterator[tuple[bool, str]]:
+    """Yield what would be said of a schema, and whether the run would be refused; no record is read.
+
+    It is checked by the very code of a run. What a setting cures is said, and the rest is checked as if it were given.
+
+    Args:
+        path: its file, for messages.
+    """
+    with loading():
+        from lightning_dpgen.kinds.tables import TableFile
+        from lightning_dpgen.privacy.errors import BudgetTooSmall
+        from lightning_dpgen.runs.warnings import plan_warnings
+        from lightning_dpgen.specs.run import read_run
+        from lightning_dpgen.specs.settings import fill
+    words = ["data=table", written("data.schema", path), f"data.n={n}", f"privacy.epsilon={epsilon!r}"]
+    if schema.open:
+        names = ", ".join(column.name for column in schema.open)
+        yield (
+            False,
+            f"what is found privately ({names}) is paid for: add {_SHARE}, or another share, to the settings of a run",
+        )
+        words.append(_SHARE)
+    try:
+        spec = read_run(words)
+        assert isinstance(spec.data, TableSpec), "data=table is one"
+        settings = fill(spec, TableFile(spec.data, schema=schema))
+        plan = settings.plan()
+    except (UsageError, BudgetTooSmall) as refusal:
+        yield True, str(refusal)
+        return
+    if settings.chosen is not None and "passed over" in settings.chosen:
+        yield False, settings.chosen
+    for text in plan_warnings(settings, plan):
+        if text is not None:
+            yield False, text
 
 
 def _of_sample(schema: TableSchema, name: str) -> list[tuple[str, str]]:

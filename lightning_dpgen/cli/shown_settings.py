@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from lightning_dpgen.cli.imported import loading
+from lightning_dpgen.cli.arguments import loading
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, expanded, name_of
 from lightning_dpgen.specs.projection import ProjectSpec

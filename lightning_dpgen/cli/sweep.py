@@ -29,8 +29,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lightning_dpgen.cli import launch
 from lightning_dpgen.common.folders import restrict
+from lightning_dpgen.common.plain_text import aligned
 from lightning_dpgen.privacy import durable
-from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.events import composed, decode
 from lightning_dpgen.release.files import CERTIFICATE
@@ -38,7 +39,6 @@ from lightning_dpgen.runs import folder as run_folder
 from lightning_dpgen.runs.folder import JOBS, RunFolder
 from lightning_dpgen.runs.run import settle
 from lightning_dpgen.runs.run_dir import remove_blocks
-from lightning_dpgen.runs.table import aligned
 from lightning_dpgen.specs.compose import (
     FLAGS,
     conf_dir,
@@ -57,7 +57,7 @@ _SUMMARY = "summary.csv"
 _DONE, _NOT_PRIVATE = "done", "NOT PRIVATE"
 
 
-def run(argv: Sequence[str]) -> int:
+def sweep(argv: Sequence[str]) -> int:
     """Run all combinations; gives 0 if all of them ended in a release, else the first other status.
 
     Raises:
@@ -229,7 +229,7 @@ def _together(certificates: Sequence[dict[str, Any]]) -> str:
     if len(private) < 2:
         return "what was released before from records of the same people adds to this"
     delta = max(own["delta"] for own in private)
-    epsilon = spent(composed([decode(own["event"]) for own in private]), delta).epsilon
+    epsilon = compute_epsilon(composed([decode(own["event"]) for own in private]), delta).epsilon
     return (
         f"about people whose records are in all of these runs, the {len(private)} releases tell together: epsilon "
         f"{round_up(epsilon):g} at delta {delta:g}. One who takes one of them for how it compares with real records has "

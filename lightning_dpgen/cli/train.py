@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from lightning_dpgen.cli import shown_settings, verbose
-from lightning_dpgen.cli.imported import imported
+from lightning_dpgen.cli import shown_settings
+from lightning_dpgen.cli.arguments import VERBOSE_HELP, loading
 from lightning_dpgen.common import pace
 from lightning_dpgen.common.folders import place_of
+from lightning_dpgen.release.files import MODEL
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.runs.run_dir import check_no_sweep, check_run_dir
-from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, expanded, is_for_hydra, name_of
+from lightning_dpgen.specs.compose import (
+    FLAGS,
+    asks_for_selection,
+    expanded,
+    is_for_hydra,
+    name_of,
+    refuse_interpolations,
+    replaced,
+)
+from lightning_dpgen.specs.compute import RaySpec
+from lightning_dpgen.specs.data import DataSpec
 from lightning_dpgen.specs.reference import listed
 from lightning_dpgen.specs.run import (
     NoNumber,
@@ -21,7 +34,11 @@ from lightning_dpgen.specs.run import (
     run_settings,
     with_default_bins,
 )
-from lightning_dpgen.specs.usage_error import UsageError
+from lightning_dpgen.specs.usage_error import OK, RANK_LOST, UsageError
+
+if TYPE_CHECKING:
+    from lightning_dpgen.runs.folder import RunFolder
+    from lightning_dpgen.specs.source import Source
 
 HELP = """usage: dpgen train [NAME=VALUE ...]
 
@@ -50,7 +67,7 @@ Settings (docs/reference/settings.md says what each is, its range and its defaul
 
 def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
-        print(f"{HELP}\n{shown_settings.HELP}\n{verbose.HELP}\n{_SETTINGS}\n{listed(RunSpec)}")
+        print(f"{HELP}\n{shown_settings.HELP}\n{VERBOSE_HELP}\n{_SETTINGS}\n{listed(RunSpec)}")
         return 0
     argv, kind = shown_settings.asked_for(argv)
     if kind is not None:
@@ -60,22 +77,28 @@ def run(argv: Sequence[str]) -> int:
         swept = any(word in FLAGS for word in argv)
         if swept or asks_for_selection(argv):
             _check_words(argv)
-            return imported("sweep" if swept else "select").run(argv)
+            return _sweep(argv) if swept else _select(argv)
         with pace.stage("reading the settings"):
             try:
                 spec = read_words(argv)
                 check_privacy(spec)
             except NoNumber as mistake:
                 # A file that is not there, or a wrong schema, is told first.
-                imported("real_records").checked_source(mistake.data)
+                _checked_source(mistake.data)
                 raise
             spec = with_default_bins(spec)
             if spec.run_dir is not None:
                 root = place_of(spec.run_dir)
                 check_run_dir(root)
                 check_no_sweep(root)
-            source = imported("real_records").checked_source(spec.data)
-    return imported("training").run(argv, spec, source)
+            source = _checked_source(spec.data)
+    return _train(argv, spec, source)
+
+
+def _checked_source(spec: DataSpec) -> Source:
+    with loading():
+        from lightning_dpgen.cli.real_records import checked_source
+    return checked_source(spec)
 
 
 def _check_words(argv: Sequence[str]) -> None:
@@ -97,3 +120,111 @@ def _check_words(argv: Sequence[str]) -> None:
         except UsageError as mistake:
             differs = " ".join(word for word in job if name_of(word) in varied)
             raise UsageError(f"job {number} ({differs}): {mistake}" if differs else str(mistake), mistake.status) from None
+
+
+def _train(argv: Sequence[str], spec: RunSpec, source: Source) -> int:
+    """Make one run, on one device or several; gives the exit status."""
+    with loading():
+        from lightning_dpgen.cli import launch
+        from lightning_dpgen.cli.launch import guarded
+        from lightning_dpgen.runs import folder as run_folder
+        from lightning_dpgen.runs.reporter import TerminalReporter
+        from lightning_dpgen.runs.run import settle, train, trains_on_ray
+    folder = run_folder.choose(spec.run_dir)
+    # Whatever is wrong with the settings is said before processes are started.
+    if isinstance(spec.compute, RaySpec) and trains_on_ray(_begun(spec, folder), source):
+        # It imports what starts workers, which other runs do not wait for.
+        from lightning_dpgen.cli import ray_launch
+
+        ray_launch.check_trainer(spec.trainer, spec.compute)
+        with pace.hidden():
+            return _tell(ray_launch.launch(argv, folder, spec), folder)
+    if launch.to_launch(spec.trainer):
+        settle(_begun(spec, folder), source)
+        # The first of them shows how far all are.
+        with pace.hidden():
+            return launch.launch(argv, folder, spec.trainer.devices)
+    reporter = TerminalReporter()
+    with launch.together(spec.trainer) as ranks:
+        if not ranks.leads:
+            # It imports what networks are trained with, as `runs/learn.py` does where it trains one.
+            from lightning_dpgen.runs.worker import run_worker
+
+            return run_worker(spec, source, folder, ranks)
+        try:
+            certificate = guarded("train", argv, folder, lambda asked: train(spec, source, folder, asked, reporter, ranks))
+        except UsageError as mistake:
+            if mistake.status == RANK_LOST and launch.watched():
+                return RANK_LOST
+            raise
+    return _tell(certificate, folder, reporter.warned)
+
+
+def _begun(spec: RunSpec, folder: RunFolder) -> RunSpec:
+    """Return the settings with the network that an unfinished run has started from."""
+    from lightning_dpgen.runs.initial import with_kept_initial
+
+    return with_kept_initial(spec, folder) if folder.unfinished else spec
+
+
+def _tell(certificate: dict[str, Any], folder: RunFolder, warned: Sequence[str] = ()) -> int:
+    """Print what there is now, what was warned of, and return the exit status."""
+    from lightning_dpgen.cli.launch import tell_release
+    from lightning_dpgen.measure.labels import LABELS
+
+    labelled = any(stage["name"] == LABELS for stage in certificate["stages"])
+    predict = shlex.join(["dpgen", "predict", str(folder.release), "FILE", "-o", "labels.csv"])
+    logs = shlex.join(["tensorboard", "--logdir", str(folder.private)])
+    tell_release(
+        certificate,
+        folder,
+        f"{'one person' if 'max_rows' in certificate['declared'] else 'one record'} added or removed",
+        shlex.join(["dpgen", "sample", str(folder.release), "-n", "1000", "-o", "more.parquet"]),
+        *([predict] if labelled else []),
+        f"open {shlex.quote(str(folder.release / 'report.html'))} in a browser; {logs}",
+        warned=warned,
+    )
+    return OK
+
+
+def _select(argv: Sequence[str]) -> int:
+    """Make a secret number of trials, and release the best; gives the exit status.
+
+    Raises:
+        UsageError, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
+    """
+    with loading():
+        from lightning_dpgen.cli.launch import guarded, launched
+        from lightning_dpgen.runs import folder as run_folder
+        from lightning_dpgen.runs.candidates import read_candidates
+        from lightning_dpgen.runs.folder import RunFolder
+        from lightning_dpgen.runs.reporter import TerminalReporter
+        from lightning_dpgen.runs.select import forget_what_is_left, select
+    refuse_interpolations(argv)
+    if launched():
+        raise UsageError(
+            "privacy.selection: trials are made one after the other by one process, on one device; start it without "
+            "torchrun or srun"
+        )
+    # Candidates do not differ in it.
+    run_dir = read_run(expanded(argv)[0][0]).run_dir
+    if run_dir is not None:
+        forget_what_is_left(RunFolder(place_of(run_dir)))
+    folder = run_folder.choose(run_dir)
+    reporter = TerminalReporter()
+    # The network that the trials start from is that which the first of them started from, wherever the release is now.
+    kept = (folder.initial / MODEL).is_file() and any(name_of(word) == "model.init" for word in argv)
+    candidates = read_candidates(replaced(argv, "model.init", folder.initial) if kept else argv, reporter)
+    words = [word for word in argv if name_of(word) != "run_dir"]
+    certificate = guarded("train", argv, folder, lambda asked: select(candidates, words, folder, asked, reporter))
+    print(f"\ndone: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}")
+    print(f"  release (may be published):  {folder.release}")
+    print(f"  private (must not leave this machine):  {folder.private}")
+    print("Keep to yourself how long this took, and what you saw of it: it tells how many trials there were.")
+    return OK
+
+
+def _sweep(argv: Sequence[str]) -> int:
+    with loading():
+        from lightning_dpgen.cli.sweep import sweep
+    return sweep(argv)

@@ -20,17 +20,19 @@ from lightning_dpgen.clustering.block_sums import (
     FeatureSums,
     NearestCentres,
     RecordSums,
+    clipped_sums,
     read_clusters,
+    shrunk_means,
 )
-from lightning_dpgen.clustering.directions import Directions, leading
 from lightning_dpgen.clustering.features import (
     FEATURE_NORM,
+    Directions,
     Features,
     FourierFeatures,
     IdentityFeatures,
     KeptFeatures,
+    leading,
 )
-from lightning_dpgen.clustering.means import clipped_sums, shrunk_means
 from lightning_dpgen.clustering.settings import FINAL, LLOYD, MOMENTS, SplitSettings
 from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.data.layout import Layout
@@ -42,7 +44,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
-from lightning_dpgen.privacy.noise.whole_sums import check_steps
+from lightning_dpgen.privacy.noise.units import check_steps
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite, check_same_records

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, replace
 
 from lightning_dpgen.clustering.features import KERNELS
-from lightning_dpgen.clustering.radius import default_radius
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
@@ -112,12 +111,12 @@ class SplitSettings:
     def fitted(self, layout: Layout) -> SplitSettings:
         """Fill in a gamma and a radius for records of that layout, where there are none.
 
-        Records within a known norm are kept whole (`default_radius`), and a gamma of one over its square tells apart
+        Records within a known norm are kept whole (`Layout.default_radius`), and a gamma of one over its square tells apart
         records with little in common.
         """
         m, norm = layout.width, layout.norm
         gamma = 4.0 / m if norm is None else 1.0 / norm**2
-        radius = default_radius(layout)
+        radius = layout.default_radius
         return replace(
             self,
             features=m if self.kernel == "identity" else self.features,

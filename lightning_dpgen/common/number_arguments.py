@@ -1,10 +1,10 @@
-"""Numbers that are handed over as arguments: whole ones of any type, and real ones."""
+"""Arguments: whole numbers of any type, real numbers, and names of a list."""
 
 from __future__ import annotations
 
 import numbers
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 # Characters of a value in a message.
@@ -55,6 +55,22 @@ def check_number(name: str, value: Any, fits: Callable[[Any], bool], expected: s
     """
     if _is_bool(value) or not isinstance(value, numbers.Real) or not fits(value):
         raise ValueError(f"{name}={show(value)}: expected a number {expected}")
+
+
+def check_name(name: str, value: Any, known: Collection[str], refused: Mapping[str, str], expected: str) -> None:
+    """Refuse what is none of the names that are known.
+
+    Args:
+        name: the argument, as the message names it.
+        refused: names that users of other libraries know, each with the reason for which it is refused.
+        expected: the names that are known, in words.
+
+    Raises:
+        ValueError: naming argument and value.
+    """
+    if not isinstance(value, str) or value not in known:
+        why = refused.get(value) if isinstance(value, str) else None
+        raise ValueError(f"{name}={str(value)[:60]!r}: {why or f'expected {expected}'}")
 
 
 def show(value: Any) -> str:

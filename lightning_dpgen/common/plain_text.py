@@ -1,9 +1,9 @@
-"""Text that is published: on one line, so that none of it looks like a line of the software's own."""
+"""Text that people read: names and values on one line, so that none of it looks like a line of this software; tables."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 # Control characters, and separators of lines and paragraphs.
@@ -92,3 +92,18 @@ def listed(values: Iterable[Any], most: int = 10) -> str:
         parts.append(text)
     rest = len(values) - len(parts)
     return ", ".join(parts) + (f" and {rest:,} more" if rest else "")
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells as text, a line under the first.
+
+    Example:
+        >>> print(aligned([("stage", "epsilon"), ("train", "0.9")]))
+        stage  epsilon
+        -----  -------
+        train  0.9
+    """
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines.insert(1, "  ".join("-" * w for w in widths))
+    return "\n".join(lines)

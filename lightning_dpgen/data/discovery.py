@@ -20,13 +20,13 @@ from scipy.special import ndtri
 from lightning_dpgen.data.key_owners import KeyCounts, KeyOwners, held_at_most
 from lightning_dpgen.data.persons import mixed
 from lightning_dpgen.data.value_grid import values_of
-from lightning_dpgen.privacy.accounting.delta_events import EpsilonDeltaDpEvent, left_of
-from lightning_dpgen.privacy.accounting.gaussian_cost import check_delta, gaussian_mu
+from lightning_dpgen.privacy.access import OpenAccess
+from lightning_dpgen.privacy.accounting.epsilon_range import check_delta, gaussian_mu
+from lightning_dpgen.privacy.accounting.event_parts import EpsilonDeltaDpEvent, left_of
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian, select_keys
 from lightning_dpgen.privacy.noise.stream import PrivateStream
-from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 
 DISCOVERY = "discovery"
@@ -259,7 +259,7 @@ def find_bounds_in(
     if counts.shape != (len(buckets),):
         raise ValueError(f"counts {counts.shape}: expected ({len(buckets)},), one for each bucket")
     threshold = bounds_threshold(access.access.multipliers.get(name, 0.0), most, whole=whole, chance=chance)
-    noisy = rounded_gaussian(access, name, torch.from_numpy(counts), sensitivity=math.sqrt(most), of_unit=True).numpy()
+    noisy = rounded_gaussian(access, name, torch.from_numpy(counts), sensitivity=math.sqrt(most), per_person=True).numpy()
     above = np.flatnonzero(noisy > threshold)
     if not len(above):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +49,21 @@ class Layout:
     def width(self) -> int:
         """The length of a record."""
         return self.units + sum(self.groups)
+
+    @property
+    def default_radius(self) -> float:
+        """The L2 bound that records are clipped to for means, where none is given.
+
+        Where a record is one choice of each group, its length is known. Other records without a known norm, such as
+        pictures, are kept whole if at most a fifth of their numbers are 1.
+
+        Example:
+            >>> Layout(units=0, groups=(3, 40, 2, 9)).default_radius, Layout(units=100).default_radius
+            (2.0, 5.5)
+        """
+        if self.norm is not None:
+            return self.norm
+        return 0.45 * math.sqrt(self.width) + 1.0 if self.units else math.sqrt(len(self.groups))
 
     @property
     def max_ones(self) -> int | None:

@@ -12,10 +12,10 @@ import torch
 
 from lightning_dpgen.data.number_counts import NumberCounts
 from lightning_dpgen.data.value_grid import Leaves, ValueGrid, values_of
+from lightning_dpgen.privacy.access import OpenAccess
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
-from lightning_dpgen.privacy.open_access import OpenAccess
 
 # The most nodes of a level that are looked at more closely have so many children together, or there are a few.
 _MOST_CHILDREN, _FEW = 2**14, 8

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from lightning_dpgen.common.number_arguments import check_number, read_whole, show
 from lightning_dpgen.gradients.scopes import Components, Flat, Layers, LotNorms, Scope
+from lightning_dpgen.privacy.access import OpenAccess
 from lightning_dpgen.privacy.mechanisms import noisy_histogram, rounded_gaussian
-from lightning_dpgen.privacy.open_access import OpenAccess
 
 # Norms and weights carry float32 rounding of about 1e-6; shaving the bound keeps a clipped norm truly below it.
 _SHAVE = 1.0 - 1e-5
@@ -209,7 +209,7 @@ class DPNorm(ClippingRule):
             torch.from_numpy(np.concatenate(places)),
             self.bins * len(norms.columns),
             sensitivity=math.sqrt(norms.touched * (2 if norms.grouped else 1)),
-            of_unit=norms.of_unit,
+            per_person=norms.of_unit,
         )
         return tuple((mode + 1) * width for mode in histogram.view(-1, self.bins).argmax(dim=1).tolist())
 
@@ -266,7 +266,7 @@ class Quantile(ClippingRule):
         ]
         most = math.sqrt(norms.touched) * (1.0 if norms.grouped else max(-above, whole + above) * _GRID)
         noisy = rounded_gaussian(
-            access, self.noise, torch.stack(signs).cpu(), unit=_GRID, sensitivity=most, of_unit=norms.of_unit
+            access, self.noise, torch.stack(signs).cpu(), unit=_GRID, sensitivity=most, per_person=norms.of_unit
         )
         # A component's share of the lot is private, so its count is divided by an equal part of the expected lot.
         parts = len(norms.columns) / norms.touched

@@ -43,8 +43,8 @@ from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.micro_batches import MicroBatches, lot_norms
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients, each_weighted_sum, weighted_sums
 from lightning_dpgen.gradients.shards import is_sharded, like_own_part, own_part, summed_shard
+from lightning_dpgen.privacy.access import OpenAccess
 from lightning_dpgen.privacy.mechanisms import gaussian
-from lightning_dpgen.privacy.open_access import OpenAccess
 
 # One bound for each column of a term's norms.
 Bounds = tuple[float, ...]
@@ -152,7 +152,13 @@ def privatize(
         out.write(whole, add=add)
         if isinstance(sensitivity, float):
             gaussian(
-                access, "gradient", out.flat, sensitivity=sensitivity, of_unit=True, of_shard=out.sharded, largest=largest
+                access,
+                "gradient",
+                out.flat,
+                sensitivity=sensitivity,
+                per_person=True,
+                of_shard=out.sharded,
+                largest=largest,
             )
         else:
             _by_component(access, sensitivity, largest, out)
@@ -185,6 +191,6 @@ def _by_component(access: OpenAccess, sensitivity: Tensor, largest: Tensor, out:
     access.ranks.agree(sensitivity.tolist())
     for view in out.views.values():
         view.div_(sensitivity.to(view).view(-1, *(1,) * (view.dim() - 1)))
-    gaussian(access, "gradient", out.flat, sensitivity=1.0, of_unit=True, largest=float((largest / sensitivity).max()))
+    gaussian(access, "gradient", out.flat, sensitivity=1.0, per_person=True, largest=float((largest / sensitivity).max()))
     for view in out.views.values():
         view.mul_(sensitivity.to(view).view(-1, *(1,) * (view.dim() - 1)))

@@ -64,10 +64,8 @@ class Pictures(Kind):
         return PictureFiles(spec) if isinstance(spec, PicturesSpec) else PublicPictures(spec)
 
     def complete_measured(self, spec: Any, schema: ImageSchema, defaults: Any) -> dict[str, Any]:
-        from lightning_dpgen.clustering.radius import default_radius
-
         classifies = spec.name == "classifier"
-        radius = default_radius(schema.layout) if spec.radius is None else spec.radius
+        radius = schema.layout.default_radius if spec.radius is None else spec.radius
         has = {"waves": defaults.waves, "radius": radius, "spread": max(radius / 2, 1e-6), "means_share": 0.15}
         # Declared symmetries say it already.
         has["poses"] = "never" if classifies or spec.symmetries is not None else defaults.poses

@@ -21,7 +21,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import report_noisy_max, rounded_gaussian
-from lightning_dpgen.privacy.noise.whole_sums import check_multiples, check_steps
+from lightning_dpgen.privacy.noise.units import check_multiples, check_steps
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 from lightning_dpgen.sampling.lots import persons_of

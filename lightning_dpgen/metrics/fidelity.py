@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from lightning_dpgen.clustering.means import clipped_sums
+from lightning_dpgen.clustering.block_sums import clipped_sums
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.values import TableValues
@@ -19,7 +19,7 @@ from lightning_dpgen.metrics.quantile_bins import QuantileBins, binned, quantile
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
-from lightning_dpgen.privacy.noise.whole_sums import check_steps
+from lightning_dpgen.privacy.noise.units import check_steps
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 from lightning_dpgen.sampling.fixed_point import Grid, Highest
 

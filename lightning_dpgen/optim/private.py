@@ -26,9 +26,9 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, NoiseMissing
 from lightning_dpgen.privacy.lot_id import LotId
-from lightning_dpgen.privacy.noise.noise_grid import GRID_POWERS
+from lightning_dpgen.privacy.noise.units import GRID_POWERS
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.planning.declared import expected_lot_size
+from lightning_dpgen.privacy.planning.stage_spec import expected_lot_size
 
 # The probability that a rehearsal refuses sound noise, on either side and for each parameter.
 _FALSE_ALARM = 1e-11
@@ -258,7 +258,7 @@ class PrivateOptimizer(DPOptimizer):
             return
         multiplier = stage.access.multipliers["gradient"]
         alone = Stage(Access(self._stage, {"gradient": multiplier}), 1, 1.0)
-        scratch = self._account.aside(Plan((alone,), self._account.plan.target_epsilon, 1e-5))
+        scratch = self._account.scratch_account(Plan((alone,), self._account.plan.target_epsilon, 1e-5))
         none = materialised({p: torch.zeros(0, *p.shape, dtype=p.dtype, device=p.device) for p in self.params})
         with scratch.open(self._stage) as access:
             privatize([(none, Fixed(1.0))], access, self.expected_batch_size, self._buffer)

@@ -34,8 +34,8 @@ from lightning_dpgen.passes.kept_blocks import CUTS
 from lightning_dpgen.passes.kept_records import DamagedBlocks
 from lightning_dpgen.passes.person_shuffle import buckets_for
 from lightning_dpgen.passes.reduce import reduce
+from lightning_dpgen.privacy.access import OpenAccess
 from lightning_dpgen.privacy.mechanisms import select_keys
-from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.sampling.errors import BadRecords
 
 # The beginning of the names of all files, and the one of the key by which persons are routed.

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lightning_dpgen.passes.executor import PassExecutor
 from lightning_dpgen.passes.reduce import BlockSums, Keyed, reduce
-from lightning_dpgen.privacy.noise.whole_sums import check_multiples
+from lightning_dpgen.privacy.noise.units import check_multiples
 from lightning_dpgen.privacy.ranks import Ranks
 
 

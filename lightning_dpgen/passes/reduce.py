@@ -21,7 +21,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.passes import sealed
 from lightning_dpgen.passes.blocks import Blocks
 from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
-from lightning_dpgen.privacy.noise.whole_sums import LARGEST_SUM
+from lightning_dpgen.privacy.noise.units import LARGEST_SUM
 
 # Sums are held in two parts: multiples of 2^32, and the rest below that, which 2^30 blocks do not fill.
 _HALF = 32

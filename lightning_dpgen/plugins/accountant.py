@@ -306,7 +306,7 @@ class MomentsAccountant(pl.Callback):
         # Further accesses of the plan are made after the fit, by the program that planned them.
         if (self.complete and self.account.finished) or not self.account.plan.private:
             self.account.verify_complete()
-        self.account.leave()
+        self.account.leave_ranks()
 
 
 def _extend(module: pl.LightningModule, hook: str, more: Callable[[dict[str, Any]], None]) -> None:

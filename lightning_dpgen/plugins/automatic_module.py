@@ -38,7 +38,7 @@ from lightning_dpgen.plugins.several_optimizers import (
 )
 from lightning_dpgen.plugins.training_metrics import refuse_updated_metrics
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.planning.declared import expected_lot_size
+from lightning_dpgen.privacy.planning.stage_spec import expected_lot_size
 from lightning_dpgen.sampling.lots import Lot, LotBatch
 
 

@@ -13,7 +13,7 @@ from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy.planning.declared import warn_of_declared
+from lightning_dpgen.privacy.planning.stage_spec import warn_of_declared
 from lightning_dpgen.sampling.as_store import check_map_style
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import PoissonLots

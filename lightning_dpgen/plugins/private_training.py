@@ -29,7 +29,7 @@ from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.planning.calibration import make_plan
-from lightning_dpgen.privacy.planning.declared import warn_of_declared
+from lightning_dpgen.privacy.planning.stage_spec import warn_of_declared
 from lightning_dpgen.privacy.sampling.sampler_choice import make_sampler
 from lightning_dpgen.privacy.sampling.samplers import POISSON
 from lightning_dpgen.privacy.studies.study import Study

@@ -20,9 +20,9 @@ from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.plugins.trainer_checks import validate_trainer
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.durable import make_room
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.planning.declared import declared_records, warn_of_declared
-from lightning_dpgen.privacy.room import make_room
+from lightning_dpgen.privacy.planning.stage_spec import declared_records, warn_of_declared
 from lightning_dpgen.sampling.lots import LotLoader, PoissonLots, block_of
 
 

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from lightning_dpgen.common.launched import launched_as
 from lightning_dpgen.gradients.shards import gathered, reshard
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.software import launched_as
 from lightning_dpgen.privacy.studies.study import Study
 from lightning_dpgen.sampling.contents import content
 from lightning_dpgen.sampling.stores import Store

@@ -1,7 +1,8 @@
 from .access import Access as Access
+from .access import OpenAccess as OpenAccess
 from .account import Account as Account
 from .accounting.accountant import Spent as Spent
-from .accounting.accountant import spent as spent
+from .accounting.accountant import compute_epsilon as compute_epsilon
 from .accounting.epsilon_range import LARGEST_EPSILON as LARGEST_EPSILON
 from .errors import BudgetTooSmall as BudgetTooSmall
 from .errors import DamagedState as DamagedState
@@ -19,7 +20,6 @@ from .mechanisms import rounded_laplace as rounded_laplace
 from .mechanisms import rounded_spherical as rounded_spherical
 from .mechanisms import select_keys as select_keys
 from .noise.stream import PrivateStream as PrivateStream
-from .open_access import OpenAccess as OpenAccess
 from .plan import Plan as Plan
 from .plan import Stage as Stage
 from .planning.calibration import make_first_plan as make_first_plan

@@ -14,21 +14,19 @@ from typing import Any, NoReturn, TypeVar
 import dp_accounting
 import numpy as np
 
-from lightning_dpgen.common.launched import launched_as
-from lightning_dpgen.privacy import settlement
-from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy import reconcile
+from lightning_dpgen.privacy.access import Access, OpenAccess
 from lightning_dpgen.privacy.accounting.accountant import Spent
 from lightning_dpgen.privacy.drawn_noise import DrawnNoise
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, OtherNoise, PlanMismatch
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.lot_id import IssuedLots, LotId
 from lightning_dpgen.privacy.noise.stream import PrivateStream
-from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.progress import Progress
 from lightning_dpgen.privacy.ranks import Ranks
-from lightning_dpgen.privacy.sampling.correlated_state import CorrelatedState
-from lightning_dpgen.privacy.software import versions
+from lightning_dpgen.privacy.reconcile import Progress
+from lightning_dpgen.privacy.sampling.correlated_noise import CorrelatedState
+from lightning_dpgen.privacy.software import launched_as, versions
 from lightning_dpgen.privacy.studies.study import Study, StudyEntry, check_stream
 from lightning_dpgen.privacy.studies.study_total import Total
 
@@ -226,7 +224,7 @@ class Account:
         self._progress.go_on(done)
 
     def join(self, ranks: Ranks) -> None:
-        """Share all accesses with other processes, until `leave`: each of them opens the same ones, in the same order.
+        """Share all accesses with other processes, until `leave_ranks`: each opens the same ones, in the same order.
 
         Rank 0 writes its ledger before any of them draws; each draws its part of the noise. They go on from what rank 0 has
         spent. All of them call it; under a Trainer, `MomentsAccountant` does.
@@ -249,13 +247,13 @@ class Account:
         self._catch_up(ranks.broadcast_object(self._state))
         self.stream.part_of(ranks.rank)
 
-    def aside(self, plan: Plan) -> Account:
+    def scratch_account(self, plan: Plan) -> Account:
         """Return an account in memory for draws that are thrown away, on the same stream, with the same ranks."""
         account = Account(plan, stream=self.stream)
         account.ranks, account.follows = self.ranks, self.follows
         return account
 
-    def leave(self) -> None:
+    def leave_ranks(self) -> None:
         """End what `join` began: rank 0 goes on alone."""
         self.ranks = Ranks()
 
@@ -456,12 +454,12 @@ class Account:
     @property
     def accesses(self) -> list[tuple[Access, int]]:
         """The accesses that the ledger says were drawn, by stage in the plan's order."""
-        return settlement.in_order(self.plan, self.ledger.accesses)
+        return reconcile.in_order(self.plan, self.ledger.accesses)
 
     @property
     def event(self) -> dp_accounting.DpEvent:
         """The composition of what the ledger says was drawn, by stage in the plan's order."""
-        return settlement.drawn_event(self.plan, self.accesses)
+        return reconcile.drawn_event(self.plan, self.accesses)
 
     def verify_complete(self) -> None:
         """Compare ledger and plan at the end of an uninterrupted run, and close the ledger.
@@ -470,7 +468,7 @@ class Account:
             PlanMismatch: if an access is missing, came twice or had other noise than promised.
         """
         self.ledger.close()
-        settlement.check_complete(self.plan, self.accesses)
+        reconcile.check_complete(self.plan, self.accesses)
 
     def certified(self) -> tuple[dp_accounting.DpEvent, Spent]:
         """Return event and epsilon for the certificate: the plan's, unless the ledger's is larger.
@@ -482,4 +480,4 @@ class Account:
         Raises:
             PlanMismatch: if nothing was drawn, or the ledger's accesses are not below the reference.
         """
-        return settlement.certified(self.plan, self.accesses)
+        return reconcile.certified(self.plan, self.accesses)

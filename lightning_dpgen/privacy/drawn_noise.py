@@ -10,7 +10,7 @@ from typing import Any
 from lightning_dpgen.common.strict_json import check_shape, shape
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
-from lightning_dpgen.privacy.noise.exact_unit import read_unit
+from lightning_dpgen.privacy.noise.units import read_unit
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,15 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from lightning_dpgen.common.folders import owner_only, sync_folder
 from lightning_dpgen.privacy.errors import DamagedState
+
+if TYPE_CHECKING:
+    from lightning_dpgen.privacy.account import Account
 
 # Bytes beyond those of a state that is like the one to come: how long its names and numbers are in a file differs a little.
 _SPARE = 4096
@@ -112,4 +115,30 @@ def load(path: Path, *expected: str) -> Any:
         raise DamagedState(
             f"{path}: is not what a run has saved, or only a part of it ({type(error).__name__}). Without it a run goes on "
             "from what was saved before; what was drawn since stays spent"
+        ) from None
+
+
+def make_room(path: Path, value: Any, account: Account, what: str, *, size: str = "") -> None:
+    """Take the room that `save` of an answer of the next access uses.
+
+    Args:
+        path: the file of the answer.
+        value: as large as the answer, or larger.
+        account: the account that the access is of.
+        what: the answer in words, as the subject of the message.
+        size: the room in words, where the number of bytes is private; empty for that number.
+
+    Raises:
+        OSError: in one line, where there is not so much room; nothing has been spent on the access.
+    """
+    try:
+        reserve(path, value)
+    except OSError as error:
+        spent = "nothing more was spent" if account.ledger.accesses else "nothing was spent"
+        size = size or f"{room_for(value):,} bytes"
+        raise OSError(
+            error.errno,
+            f"{error.strerror or error}, so {what} could not be kept: it takes {size}; {spent}, and the same command goes "
+            "on once there is room",
+            str(path.parent),
         ) from None

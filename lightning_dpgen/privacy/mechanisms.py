@@ -15,6 +15,7 @@ import torch
 from scipy.special import ndtri
 from torch import Tensor
 
+from lightning_dpgen.privacy.access import OpenAccess
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.privacy.accounting.private_selection import draw_trial_count
 from lightning_dpgen.privacy.drawn_noise import (
@@ -28,12 +29,16 @@ from lightning_dpgen.privacy.drawn_noise import (
     Mechanism,
 )
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.noise.exact_unit import write_unit
-from lightning_dpgen.privacy.noise.noise_grid import needs_float64, round_to_grid_
 from lightning_dpgen.privacy.noise.rounded_normal import SMALLEST_SIGMA
 from lightning_dpgen.privacy.noise.rounded_vectors import SMALLEST_SCALE
-from lightning_dpgen.privacy.noise.whole_sums import check_multiples, check_steps, check_unit
-from lightning_dpgen.privacy.open_access import OpenAccess
+from lightning_dpgen.privacy.noise.units import (
+    check_multiples,
+    check_steps,
+    check_unit,
+    needs_float64,
+    round_to_grid_,
+    write_unit,
+)
 
 
 def gaussian(
@@ -42,7 +47,7 @@ def gaussian(
     values: Tensor,
     *,
     sensitivity: float,
-    of_unit: bool = False,
+    per_person: bool = False,
     of_shard: bool = False,
     largest: float = 0.0,
 ) -> Tensor:
@@ -58,7 +63,7 @@ def gaussian(
             large numbers as float64.
         sensitivity: the largest L2 change of all of `values` by one record. Where a record touches one of several stacked
             blocks, it is the sensitivity of one block.
-        of_unit: True if the sensitivity is that of a whole unit already, with all of its records.
+        per_person: True if the sensitivity is that of a whole unit already, with all of its records.
         of_shard: True if each of the processes that share the access passes other numbers of one sum, exact over all of
             them, which it alone will hold. The sensitivity is that of all these numbers together.
         largest: the size that one of the values may reach, public. Where float32 is not fine enough beside it, noise is
@@ -87,7 +92,7 @@ def gaussian(
     if multiplier != 0.0:
         if access.relation == REPLACE_ONE:
             multiplier /= 2.0
-        deviation = multiplier * _checked(name, sensitivity) * (1 if of_unit else access.max_rows)
+        deviation = multiplier * _checked(name, sensitivity) * (1 if per_person else access.max_rows)
         exact = values.double() if needs_float64(values, largest, deviation) else values
         # Each process draws noise for its own part of the numbers, on behalf of all. Shards differ in size.
         access.ranks.agree(name, deviation, None if of_shard else values.shape, exact.dtype)
@@ -106,12 +111,12 @@ def rounded_gaussian(
     *,
     unit: float = 1.0,
     sensitivity: float,
-    of_unit: bool = False,
+    per_person: bool = False,
 ) -> Tensor:
     """Return whole multiples of a unit plus Gaussian noise that is rounded to whole multiples.
 
     Args:
-        access, name, of_unit: as for `gaussian`.
+        access, name, per_person: as for `gaussian`.
         multiples: exact sums, int64 and contiguous, each below 2^62 in size; after the call they are noisy and public.
         unit: the number that a multiple of 1 stands for; public. A power of two loses nothing.
         sensitivity: the largest L2 change of ``unit * multiples`` by one record.
@@ -142,7 +147,7 @@ def rounded_gaussian(
     check_multiples(name, multiples, access.ranks.size)
     if access.correlated is not None:
         raise LedgerError(f"noise {name!r}: correlated noise is that of gradients, not of whole numbers")
-    sigma = _take_scale(access, name, ROUNDED_GAUSSIAN, unit, sensitivity, of_unit=of_unit)
+    sigma = _take_scale(access, name, ROUNDED_GAUSSIAN, unit, sensitivity, per_person=per_person)
     if sigma:
         access.ranks.agree(name, sigma, unit, multiples.shape)
         sigma = max(sigma, SMALLEST_SIGMA)
@@ -210,7 +215,7 @@ def rounded_spherical(
 
 
 def noisy_histogram(
-    access: OpenAccess, name: str, places: Tensor, bins: int, *, sensitivity: float = 1.0, of_unit: bool = False
+    access: OpenAccess, name: str, places: Tensor, bins: int, *, sensitivity: float = 1.0, per_person: bool = False
 ) -> Tensor:
     """Count how many of `places` fall into each bin, with Gaussian noise in whole numbers.
 
@@ -219,7 +224,7 @@ def noisy_histogram(
         places: (B,) whole numbers in 0..bins-1, one a record unless the sensitivity says otherwise.
         bins: the number of bins.
         sensitivity: 1 where a record is one place; sqrt m where it is m of them, or moves m / 2 from bin to bin.
-        of_unit: as for `gaussian`.
+        per_person: as for `gaussian`.
 
     Returns:
         (bins,) float64 whole numbers on the CPU.
@@ -236,7 +241,7 @@ def noisy_histogram(
         if low < 0 or high >= bins:
             raise ValueError(f"places from {low} to {high}: expected 0 to {bins - 1}")
     counts = torch.bincount(places, minlength=bins).cpu()
-    return rounded_gaussian(access, name, counts, sensitivity=sensitivity, of_unit=of_unit)
+    return rounded_gaussian(access, name, counts, sensitivity=sensitivity, per_person=per_person)
 
 
 def select_keys(
@@ -287,7 +292,7 @@ def select_keys(
     if access.ranks.size > 1:
         raise LedgerError(f"noise {name!r}: keys are found by one process alone")
     exact = torch.from_numpy(counts[places].astype(np.int64))
-    released = rounded_gaussian(access, name, exact, sensitivity=math.sqrt(most), of_unit=True).numpy()
+    released = rounded_gaussian(access, name, exact, sensitivity=math.sqrt(most), per_person=True).numpy()
     above = released > key_threshold(planned.multipliers[name], most, planned.deltas[name])
     return keys[above], released[above]
 
@@ -375,14 +380,14 @@ def _take(access: OpenAccess, name: str, mechanism: Mechanism) -> float:
 
 
 def _take_scale(
-    access: OpenAccess, name: str, mechanism: Mechanism, unit: float, sensitivity: float, *, of_unit: bool = False
+    access: OpenAccess, name: str, mechanism: Mechanism, unit: float, sensitivity: float, *, per_person: bool = False
 ) -> float:
     """Use up a noise on a sum of whole numbers, and return its size in units; 0 in the non-private twin.
 
     All is checked before.
     """
     check_unit(name, unit)
-    records = 1 if of_unit else access.max_rows
+    records = 1 if per_person else access.max_rows
     planned = access.access.multipliers.get(name, 0.0)
     steps = planned * _checked(name, sensitivity) * records / unit if planned else 0.0
     check_steps(name, steps)

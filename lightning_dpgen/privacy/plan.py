@@ -14,8 +14,7 @@ import dp_accounting
 from lightning_dpgen.common.number_arguments import read_whole
 from lightning_dpgen.common.strict_json import check_shape, shape
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accounting.accountant import INTERVALS, Spent, spent
-from lightning_dpgen.privacy.accounting.cost import affordable
+from lightning_dpgen.privacy.accounting.accountant import INTERVALS, Spent, affordable, compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import (
     ACCOUNTANTS_BY_NAME,
     LARGEST_EPSILON,
@@ -26,7 +25,7 @@ from lightning_dpgen.privacy.accounting.epsilon_range import (
 from lightning_dpgen.privacy.accounting.events import composed, stage_events
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, RELATIONS
 from lightning_dpgen.privacy.accounting.reference import Reference, dominating_shift
-from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
+from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 from lightning_dpgen.privacy.errors import BudgetTooSmall, PlanMismatch
 from lightning_dpgen.privacy.sampling.strategy import MOST_STRATEGIES
 
@@ -163,7 +162,7 @@ class Plan:
     def _affordable(self) -> bool:
         """True if others can verify the plan in seconds, or if its Renyi moments are infinite and so its only account."""
         stages = composed([access.event for access, _ in self.accesses])
-        return affordable(stages, INTERVALS[0]) or spent_by_rdp(self.event, self.delta) > LARGEST_EPSILON
+        return affordable(stages, INTERVALS[0]) or compute_epsilon_by_rdp(self.event, self.delta) > LARGEST_EPSILON
 
     @cached_property
     def private(self) -> bool:
@@ -195,9 +194,9 @@ class Plan:
         return self.cost_of(self.event)
 
     def cost_of(self, event: dp_accounting.DpEvent, *, delta: float | None = None, interval: float | None = None) -> Spent:
-        """Return epsilon of an event under the plan's relation, by its accountant, at its delta or another; see `spent`."""
+        """Return epsilon of an event (`compute_epsilon`) by the plan's relation and accountant, at its delta or another."""
         delta = self.delta if delta is None else delta
-        return spent(event, delta, relation=self.relation, interval=interval, accountant=self.accountant)
+        return compute_epsilon(event, delta, relation=self.relation, interval=interval, accountant=self.accountant)
 
     @property
     def epsilon(self) -> float:

@@ -1,8 +1,9 @@
-"""The software that a run is made with: versions that a certificate names, the same in all processes of a run."""
+"""The software that a run is made with, whose versions a certificate names, and the place of this process in its run."""
 
 from __future__ import annotations
 
 import functools
+import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
@@ -11,6 +12,8 @@ from lightning_dpgen.privacy.errors import NotInstalled
 _PACKAGES = (
     "lightning_dpgen", "torch", "pytorch-lightning", "opacus", "dp-accounting", "cryptography", "numpy", "scikit-learn",
 )  # fmt: skip
+# The variables by which launchers say it, in the order in which Lightning asks.
+_SAID_BY = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
 
 
 def versions() -> dict[str, str]:
@@ -37,3 +40,9 @@ def installed_version(name: str = "lightning_dpgen") -> str:
             f"{name} is not installed, and certificates name its version: a folder on PYTHONPATH has no version; install "
             "it (python -m pip install -e . in a checkout)"
         ) from None
+
+
+def launched_as() -> int:
+    """Return the rank that a launcher gave to this process (torchrun, SLURM, Lightning's own); 0 where none has."""
+    said = next((os.environ[name] for name in _SAID_BY if os.environ.get(name)), "0")
+    return int(said) if said.isdigit() else 0

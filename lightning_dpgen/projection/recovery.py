@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm
 
-from lightning_dpgen.projection.noises import NOISES
+from lightning_dpgen.projection.sensitivity import NOISES
 
 _CHUNK = 1 << 22
 

@@ -1,4 +1,4 @@
-"""The sensitivity of a projection that was drawn, exact or bounded from above.
+"""Neighbouring tables, the sensitivity of a projection that was drawn, exact or bounded from above, and its noises.
 
 A row changes by v. The released row changes by vP, measured in L1 (for Laplace noise) or in L2 (for spherical and Gaussian
 noise). The matrix is known and does not depend on the records, so there is no probability of failure.
@@ -6,9 +6,17 @@ noise). The matrix is known and does not depend on the records, so there is no p
 
 from __future__ import annotations
 
+import functools
 import math
+import numbers
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
+
+from lightning_dpgen.privacy import mechanisms
+from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
 
 # Up to this k signs are enumerated: 2^19 vectors, as s and -s count once.
 EXACT_UP_TO = 20
@@ -19,6 +27,82 @@ _ORTHOGONAL = 1.0 + 1e-4
 _STEPS, _IMPROVED_UP_TO = 100, 512
 # The factor is far above what rounding in float64 can hide in sums of this size, and too small to matter for the noise.
 _ROUNDED_UP = 1.0 + 1e-9
+_LEAST, _MOST = 1e-12, 1e12
+UNITS = ("row", "element")
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """One replaced row, or one replaced element, and the distance that it may move.
+
+    Either `radius` is given: rows (or elements) farther than that from a public centre are pulled back to it, so every
+    replacement is covered and moves by at most twice the radius. Or `distance` is given, as in the paper: replacements that
+    move by at most so much are covered, and nothing enforces it.
+
+    Args:
+        unit: ``row`` (distances are Euclidean), or ``element`` (one number of one row).
+        radius: public radius, chosen without looking at the records.
+        distance: public distance.
+
+    Raises:
+        ValueError: for another unit, neither or both of radius and distance, or one that is not positive and finite.
+
+    Example:
+        >>> Neighbourhood("row", radius=2.0).change
+        4.0
+    """
+
+    unit: str
+    radius: float | None = None
+    distance: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise ValueError(f"unit={self.unit!r}: expected row or element")
+        if (self.radius is None) == (self.distance is None):
+            raise ValueError(
+                f"radius={self.radius}, distance={self.distance}: give one of them. With a radius, rows or elements "
+                "farther from the centre are pulled back to it, and any replacement is covered. With a distance, "
+                "replacements within it are covered, and nothing enforces it"
+            )
+        name, value = ("distance", self.distance) if self.radius is None else ("radius", self.radius)
+        if not (isinstance(value, numbers.Real) and _LEAST <= value <= _MOST):
+            raise ValueError(f"{name}={value}: expected a number from {_LEAST:g} to {_MOST:g}; scale the rows otherwise")
+        # Certificates hold it as a float.
+        object.__setattr__(self, name, float(value))
+
+    @property
+    def enforced(self) -> bool:
+        """True if every replacement is covered, because values are pulled back."""
+        return self.radius is not None
+
+    @property
+    def change(self) -> float:
+        """The most that a row moves: in L2 where the unit is a row, in one coordinate where it is an element."""
+        return 2.0 * self.radius if self.enforced else self.distance
+
+    @property
+    def words(self) -> str:
+        """The unit of privacy in the words of certificates: "with ... replaced by ..."."""
+        if self.unit == "row":
+            if self.enforced:
+                return (
+                    f"one row replaced by any other row (rows farther than {self.radius:g} from a public centre were "
+                    "pulled back to that distance)"
+                )
+            return (
+                f"one row replaced by another at a Euclidean distance of at most {self.distance:g} (declared, not "
+                "enforced: against a row m times as far away the protection is m times weaker)"
+            )
+        reach = (
+            f"any other value (values farther than {self.radius:g} from a public centre were pulled back to that distance)"
+            if self.enforced
+            else f"another at most {self.distance:g} away (declared, not enforced: m times as far, m times weaker)"
+        )
+        return (
+            f"one element of one row replaced by {reach}; a person whose row differs in m elements is protected m times "
+            "less, and a whole row is not the unit of this release"
+        )
 
 
 def largest_row(matrix: np.ndarray, norm: int) -> float:
@@ -77,3 +161,46 @@ def _dual_bound(gram: np.ndarray) -> float:
         best = min(best, k * values[-1] + u.sum())
         u += (values[-1] - values.mean()) * (k * vectors[:, -1] ** 2 - 1.0) / (k * math.sqrt(step + 1.0))
     return float(best)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Noise on a released row of k numbers.
+
+    Args:
+        kind: the kind in `Access.kinds`.
+        norm: 1 or 2, the norm that a change is measured in.
+        add: the mechanism that adds it to rows (n, k) in whole steps of a grid.
+        variance: variance of one coordinate, at scale 1, for k.
+        fourth: ``E |z|^4`` of a whole row, at scale 1, for k.
+    """
+
+    kind: str
+    norm: int
+    add: Callable[..., Tensor]
+    variance: Callable[[int], float]
+    fourth: Callable[[int], float]
+
+    def sensitivity(self, matrix: np.ndarray, unit: str) -> float:
+        """Return the largest change of a released row when a row, or an element of it, moves by 1."""
+        if unit == "element":
+            return largest_row(matrix, self.norm)
+        return l1_of_a_row(matrix) if self.norm == 1 else l2_of_a_row(matrix)
+
+    def pair_variance(self, scale: float, k: int) -> float:
+        """Return the variance of ``|z - z'|^2`` for the noises of two rows.
+
+        ``|z|^2 + |z'|^2 - 2 <z, z'>``: the cross terms vanish by symmetry, and ``E <z, z'>^2 = (E|z|^2)^2 / k`` where
+        coordinates are uncorrelated and alike.
+        """
+        second, fourth = scale**2 * k * self.variance(k), scale**4 * self.fourth(k)
+        return 2.0 * fourth - 2.0 * second**2 + 4.0 * second**2 / k
+
+
+_SPHERICAL = functools.partial(mechanisms.rounded_spherical, by_row=True)
+# Laplace of scale b: E z^2 = 2 b^2, E z^4 = 24 b^4. Spherical: |z| is a sum of k exponentials. Gaussian: of scale sigma.
+NOISES = {
+    "laplace": Noise(LAPLACE, 1, mechanisms.rounded_laplace, lambda k: 2.0, lambda k: 24.0 * k + 4.0 * k * (k - 1.0)),
+    "spherical": Noise(PURE, 2, _SPHERICAL, lambda k: k + 1.0, lambda k: k * (k + 1.0) * (k + 2.0) * (k + 3.0)),
+    "gaussian": Noise(GAUSSIAN, 2, mechanisms.rounded_gaussian, lambda k: 1.0, lambda k: k * (k + 2.0)),
+}

@@ -15,13 +15,11 @@ import dp_accounting
 
 from lightning_dpgen.common.plain_text import LONGEST_NAME, say_count
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.accountant import INTERVALS, spent
-from lightning_dpgen.privacy.accounting.cost import MOST_POINTS, affordable
-from lightning_dpgen.privacy.accounting.epsilon_range import CAUTIOUS_EPSILON, PLD, round_up
+from lightning_dpgen.privacy.accounting.accountant import INTERVALS, MOST_POINTS, affordable, compute_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import CAUTIOUS_EPSILON, PLD, gaussian_mu, round_up
 from lightning_dpgen.privacy.accounting.events import composed, encode, stage_events
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE, Unaccountable
-from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
+from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 from lightning_dpgen.privacy.noise.stream import SECURE
 from lightning_dpgen.privacy.planning.calibration import PLANNER
 from lightning_dpgen.privacy.sampling.samplers import TruncatedPoisson
@@ -146,11 +144,11 @@ def stage_epsilons(
     """
     together = composed(list(stages))
     if interval is not None:
-        dearest = max(spent_by_rdp(stage, delta) for stage in stages)
+        dearest = max(compute_epsilon_by_rdp(stage, delta) for stage in stages)
         finer = [at for at in INTERVALS if at >= interval and affordable(together, at) and dearest <= MOST_POINTS * at]
         interval = finer[-1] if finer else INTERVALS[0]
     return [
-        spent(stage, delta, relation=relation, interval=interval, beside=together, accountant=accountant).epsilon
+        compute_epsilon(stage, delta, relation=relation, interval=interval, beside=together, accountant=accountant).epsilon
         for stage in stages
     ]
 
@@ -176,7 +174,7 @@ def also(
         return {"replace_one_epsilon": replaced, "gaussian_mu": None, "curve": []}
 
     def cost(delta: float, relation: str) -> float:
-        return round_up(spent(event, delta, relation=relation, interval=interval, accountant=accountant).epsilon)
+        return round_up(compute_epsilon(event, delta, relation=relation, interval=interval, accountant=accountant).epsilon)
 
     replaced = None
     if replaceable:

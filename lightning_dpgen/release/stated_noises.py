@@ -11,8 +11,7 @@ from typing import Any
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.drawn_noise import MECHANISMS, DrawnNoise
-from lightning_dpgen.privacy.noise.exact_unit import read_unit
-from lightning_dpgen.privacy.noise.noise_grid import GRID_POWERS
+from lightning_dpgen.privacy.noise.units import GRID_POWERS, read_unit
 
 # The most different sums of one noise of an access that are listed, the largest among them: an adaptive one could have
 # another bound in each step.

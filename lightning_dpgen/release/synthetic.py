@@ -18,7 +18,7 @@ from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.planning.declared import declared_records
+from lightning_dpgen.privacy.planning.stage_spec import declared_records
 from lightning_dpgen.release.answers import Answers
 from lightning_dpgen.release.bounds import default_rows
 from lightning_dpgen.release.bundle import release_from

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lightning_dpgen.gradients.shards import gathered, has_shards, unsharded_class
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.planning.declared import declared_records
+from lightning_dpgen.privacy.planning.stage_spec import declared_records
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.drawing.description import PLAIN_WEIGHTS

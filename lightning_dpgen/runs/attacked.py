@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import scipy.sparse
 
 from lightning_dpgen.audit.canaries import canaries_of
-from lightning_dpgen.audit.held_recipe import HeldRecipe
+from lightning_dpgen.audit.replay import HeldRecipe
 from lightning_dpgen.audit.whole_run import Neighbours
 from lightning_dpgen.data.key_owners import KeyOwners
 from lightning_dpgen.data.kinds import kind_of

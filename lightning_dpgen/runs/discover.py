@@ -21,13 +21,13 @@ from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.data.value_grid import Leaves, values_of
 from lightning_dpgen.data.value_tree import MOST_PIECES, find_values
 from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.access import OpenAccess
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import PLD
+from lightning_dpgen.privacy.durable import make_room
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
-from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.moved import check_moved
 from lightning_dpgen.runs.warnings import noise_warnings

@@ -15,8 +15,8 @@ from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity, measure
 from lightning_dpgen.models.mixture import Diverged, Mixture
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy import durable
-from lightning_dpgen.privacy.planning.declared import declared_warning
-from lightning_dpgen.privacy.room import make_room
+from lightning_dpgen.privacy.durable import make_room
+from lightning_dpgen.privacy.planning.stage_spec import declared_warning
 from lightning_dpgen.release.drawing.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
 from lightning_dpgen.runs import resume

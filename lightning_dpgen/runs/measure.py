@@ -20,8 +20,8 @@ from lightning_dpgen.metrics.fidelity import FIDELITY
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.durable import make_room
 from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState
-from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.release.answers import Answers
 from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.resume import load_state, paid_once, say_plan

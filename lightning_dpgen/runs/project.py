@@ -15,7 +15,7 @@ from lightning_dpgen.data.rows import blobs, read_rows
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import caution
-from lightning_dpgen.privacy.room import make_room
+from lightning_dpgen.privacy.durable import make_room
 from lightning_dpgen.projection.project import check_rows
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.limits import sentence

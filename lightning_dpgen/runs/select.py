@@ -27,10 +27,10 @@ from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.private_selection import most_trials
+from lightning_dpgen.privacy.durable import make_room
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import number_of_trials
-from lightning_dpgen.privacy.room import make_room
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.drawing.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from lightning_dpgen.common.plain_text import listed
+from lightning_dpgen.common.plain_text import aligned, listed
 from lightning_dpgen.data.value_grid import without_level
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE
@@ -134,14 +134,6 @@ def _bound(rule: ClippingRule) -> tuple[float, str]:
     while (inner := getattr(rule, "of", None)) is not None:
         rule = inner
     return (rule.c_max, "up to ") if isinstance(rule, DPNorm) else (getattr(rule, "c", 1.0), "at first ")
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells as text, a line under the first."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines.insert(1, "  ".join("-" * w for w in widths))
-    return "\n".join(lines)
 
 
 def _total(plan: Plan, of_person: bool) -> str:

@@ -6,9 +6,8 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from lightning_dpgen.clustering.radius import default_radius
 from lightning_dpgen.data.layout import Layout
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_mu
 
 # Numbers that a lot holds when it is written out.
 _NUMBERS = 5e7
@@ -54,7 +53,7 @@ class Defaults:
     @cached_property
     def strength_of_means(self) -> float:
         """The strength for means: their noise in all, beside what a record holds, is measured against that of pictures."""
-        reach = default_radius(self.layout) / (0.45 * math.sqrt(self.layout.width))
+        reach = self.layout.default_radius / (0.45 * math.sqrt(self.layout.width))
         return self.strength * min(1.0, reach)
 
     @property

@@ -13,17 +13,19 @@ import dp_accounting
 from dp_accounting.rdp import RdpAccountant
 from opacus.accountants import RDPAccountant
 
-from lightning_dpgen.privacy.accounting.accountant import INTERVALS, spent
-from lightning_dpgen.privacy.accounting.correlated_events import CorrelatedGaussianDpEvent
-from lightning_dpgen.privacy.accounting.cost import MOST_POINTS, affordable
-from lightning_dpgen.privacy.accounting.delta_events import EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.accounting.accountant import INTERVALS, MOST_POINTS, affordable, compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import PLD, round_up
-from lightning_dpgen.privacy.accounting.event_parts import gaussian_history, without_failures
+from lightning_dpgen.privacy.accounting.event_parts import (
+    CorrelatedGaussianDpEvent,
+    EpsilonDeltaDpEvent,
+    gaussian_history,
+    without_failures,
+)
 from lightning_dpgen.privacy.accounting.events import UnknownEvent, check_size, composed, decode, encode
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.accounting.private_selection import SHAPES, OneOfDpEvent
 from lightning_dpgen.privacy.accounting.reference import Reference, read_reference
-from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
+from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 from lightning_dpgen.privacy.noise.stream import SECURE, STANDARD
 from lightning_dpgen.privacy.sampling.samplers import read_truncation, truncation_failure
 from lightning_dpgen.release.certificate import ACCOUNTANTS, INIT, STUDY_UNKNOWN, TRUNCATED_LOTS, also, stage_epsilons
@@ -119,7 +121,7 @@ def _check_account(
     # At delta 0 epsilon is a sum.
     if delta:
         finer = 0.0 < interval < INTERVALS[0]
-        if finer and not (affordable(event, interval) and spent_by_rdp(event, delta) <= MOST_POINTS * interval):
+        if finer and not (affordable(event, interval) and compute_epsilon_by_rdp(event, delta) <= MOST_POINTS * interval):
             verdict.problems.append(f"an interval of {interval:g} is too fine for an event that costs so much")
             return
         # Stages that a reference stands for are no part of the event.
@@ -131,7 +133,7 @@ def _check_account(
     _check_truncated(certificate, dict(zip((name for name, *_ in stages), events, strict=True)), verdict)
     before = len(verdict.problems)
     accountant = certificate["accountant"].get("chosen", PLD)
-    spending = spent(event, delta, relation=relation, interval=interval or None, accountant=accountant)
+    spending = compute_epsilon(event, delta, relation=relation, interval=interval or None, accountant=accountant)
     verdict.epsilon = spending.epsilon
     if (certificate["accountant"]["name"], interval) != (ACCOUNTANTS[spending.method], spending.interval):
         verdict.problems.append(
@@ -280,7 +282,7 @@ def _check_study(study: dict, event: dp_accounting.DpEvent, relation: str, n: in
     if study["delta"] >= 1.0 / n:
         verdict.notes.append(f"study: delta={study['delta']:g} is 1/n or more: its epsilon says little of these records")
     # A run under replace-one enters with its own epsilon.
-    alone = verdict.epsilon if relation == REPLACE_ONE else spent(event, study["delta"]).epsilon
+    alone = verdict.epsilon if relation == REPLACE_ONE else compute_epsilon(event, study["delta"]).epsilon
     if study["epsilon"] < alone * (1.0 - _BETWEEN_ACCOUNTS):
         verdict.problems.append(
             f"study: epsilon {study['epsilon']:g} at delta {study['delta']:g} is less than what this run alone costs, "

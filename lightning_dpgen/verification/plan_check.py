@@ -19,7 +19,7 @@ from lightning_dpgen.measure.crossings import CHOSEN, EVIDENCE
 from lightning_dpgen.models.crossings import Crossed, read_crossings
 from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.privacy.access import PURE
-from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import PLD, round_down
 from lightning_dpgen.privacy.accounting.events import composed, decode, encode
 from lightning_dpgen.privacy.accounting.reference import read_reference
@@ -27,7 +27,7 @@ from lightning_dpgen.privacy.drawn_noise import NOISY_MAX, REAL_GAUSSIAN, ROUNDE
 from lightning_dpgen.privacy.errors import PrivacyError
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.planning.calibration import PLANNER
-from lightning_dpgen.privacy.planning.limits import EpsilonLimit, Limit, ReferenceLimit
+from lightning_dpgen.privacy.planning.solving import EpsilonLimit, Limit, ReferenceLimit
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 from lightning_dpgen.release.drawing.description import (
     COPULA,
@@ -437,7 +437,7 @@ def _check_selection(
     event = certificate["event"]["event"]
     trials, problems = event["events"] if event["type"] == "OneOfDpEvent" else [event], []
     for trial in trials:
-        cost = spent(decode(trial), certificate["delta"]).epsilon
+        cost = compute_epsilon(decode(trial), certificate["delta"]).epsilon
         for factor in _TRIAL_BUDGETS:
             settings = settings_of(certificate, min(cost * factor, certificate["target_epsilon"]))
             specs = settings.specs()

@@ -7,22 +7,29 @@ import html
 import itertools
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import markupsafe
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from torch import Tensor
 
 from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.common.plain_text import is_legible
 from lightning_dpgen.measure.labels import LABELS
+from lightning_dpgen.models.forests import StackedForests
+from lightning_dpgen.models.labelled import without_label
+from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.release import certificate as certificates
 from lightning_dpgen.release.bounds import MOST_FILES, check_written, too_long
 from lightning_dpgen.release.certificate import ABOUT, FORMAT_VERSION, INIT, SELECTION, digest, statement
 from lightning_dpgen.release.drawing.description import LABELLED, PLAIN_WEIGHTS, PROJECTION
 from lightning_dpgen.release.drawing.opened import file_hash, open_ordinary, read_json_file
-from lightning_dpgen.release.files import CERTIFICATE, MODEL, PROJECTED, SIGNATURE, read_certificate
+from lightning_dpgen.release.drawing.sampler import NETWORKS, load_release
+from lightning_dpgen.release.files import CERTIFICATE, MODEL, PROJECTED, SIGNATURE, WEIGHTS, NotARelease, read_certificate
 from lightning_dpgen.release.publishing.signature import fingerprint, is_signed_by, read_public, read_signature
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
 from lightning_dpgen.release.unit_check import check_unit
@@ -30,7 +37,6 @@ from lightning_dpgen.release.verdict import Verdict
 from lightning_dpgen.verification.answers_check import check_answers
 from lightning_dpgen.verification.declared_settings import declared_unit
 from lightning_dpgen.verification.epsilon_check import check_epsilon
-from lightning_dpgen.verification.model_check import check_model
 from lightning_dpgen.verification.noise_check import check_noises
 from lightning_dpgen.verification.plan_check import check_plan, follows_from_settings
 from lightning_dpgen.verification.projection_check import check_projection
@@ -39,6 +45,8 @@ _LARGEST_FILE = 16 * 2**20
 _MOST_SAID = 10
 # The names of files of records begin so.
 _SYNTHETIC = "synthetic"
+# Shares are written as float32, and those of components are divided once more where they are drawn.
+_ROUNDING = 1e-3
 
 
 def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
@@ -89,7 +97,7 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
     if verdict.good:
         model = read_json_file(folder / MODEL) if MODEL in certificate["files"] else {}
         verdict.problems += _nothing_drawn(certificate, model)
-        check_model(folder, model, verdict)
+        _check_model(folder, model, verdict)
         if follows_from_settings(certificate, model):
             found = check_plan(certificate, model)
             for lines, said in zip(found, (verdict.problems, verdict.checks, verdict.notes), strict=True):
@@ -231,3 +239,40 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
         )
     if certificate["private"] and model.get("private", True) is not True:
         verdict.problems.append(f"{MODEL} says that this is not private, and the certificate that it is")
+
+
+def _check_model(folder: Path, model: dict[str, Any], verdict: Verdict) -> None:
+    """Check that the model of a release can be drawn from, where this package knows its kind; custom code is never loaded.
+
+    Args:
+        model: its description as the release holds it.
+    """
+    if not isinstance(kind := model.get("model"), str) or kind not in NETWORKS:
+        return
+    try:
+        mixture = load_release(folder).mixture
+    except NotARelease as error:
+        verdict.problems.append(str(error))
+        return
+    before = len(verdict.problems)
+    verdict.problems += _no_shares(mixture.weights, without_label(mixture.network))
+    if len(verdict.problems) == before:
+        verdict.checks.append(f"the model loads: {WEIGHTS} holds finite numbers of the sizes that {MODEL} says")
+
+
+def _no_shares(weights: Tensor, network: Any) -> Iterator[str]:
+    """Yield what should be shares and are none."""
+    if abs(float(weights.sum()) - 1.0) > _ROUNDING:
+        yield f"{MODEL}: mixture_weights add up to {float(weights.sum()):g}: expected 1"
+    tables: list[tuple[str, Tensor]] = []
+    if isinstance(network, StackedForests):
+        tables = [(f"table_{group}", table) for group, table in enumerate(network.tables)]
+        spans = network.schema.layout.spans
+        # A factor may be too small for a float32, but not those of all choices of a group.
+        if (network.tilts < 0.0).any() or any((network.tilts[:, span].amax(dim=1) <= 0.0).any() for span in spans):
+            yield f"{WEIGHTS}: tilts: expected factors of 0 or more, some of each group above 0"
+    elif isinstance(network, StackedProducts):
+        tables = [("means", network.means[:, span]) for span in network.schema.layout.spans]
+    for name, table in tables:
+        if (table < 0.0).any() or ((table.double().sum(dim=1) - 1.0).abs() > _ROUNDING).any():
+            yield f"{WEIGHTS}: {name}: expected shares, 0 or more, in rows that add up to 1"

@@ -9,7 +9,7 @@ from contracts.changes import FACTORS, NOISE, ROUNDED_NOISE, change
 
 from lightning_dpgen.audit.canaries import canaries_of, coins
 from lightning_dpgen.audit.mechanisms import CASES
-from lightning_dpgen.audit.one_run import audit_run
+from lightning_dpgen.audit.training import audit_run
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.gradients import privatize
 from lightning_dpgen.measure.workload import Workload

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lightning_dpgen.cli import ray_launch, ray_rank
+from lightning_dpgen.cli import ray_launch
+from lightning_dpgen.cli.ray_launch import End
 from lightning_dpgen.specs.usage_error import UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -73,7 +74,7 @@ def test_an_error_of_a_rank_is_a_value_and_says_no_more_to_ray():
         def work():
             raise error
 
-        return ray_rank._end(work)
+        return ray_launch._end(work)
 
     end = fail(UsageError("rank 1: reads other records", 2))
     assert end.status == 2
@@ -86,11 +87,11 @@ def test_an_error_of_a_rank_is_a_value_and_says_no_more_to_ray():
 @pytest.mark.parametrize(
     ("ends", "lost", "status", "said"),
     [
-        ({1: ray_rank.End(75)}, [0], 75, "rank 0 of 2 was lost with its Ray worker; nothing was released"),
-        ({0: ray_rank.End(75)}, [1], 75, "rank 1 of 2 was lost with its Ray worker; nothing was released"),
+        ({1: End(75)}, [0], 75, "rank 0 of 2 was lost with its Ray worker; nothing was released"),
+        ({0: End(75)}, [1], 75, "rank 1 of 2 was lost with its Ray worker; nothing was released"),
         ({}, [], 75, "compute=ray: the cluster could not start 2 workers, or was lost; nothing was released"),
-        ({0: ray_rank.End(2, error=pickle.dumps(UsageError("data.n=3: no")))}, [0], 2, "data.n=3: no"),
-        ({1: ray_rank.End(2, error=pickle.dumps(UsageError("rank 1: other records")))}, [1], 75, "rank 1: other records;"),
+        ({0: End(2, error=pickle.dumps(UsageError("data.n=3: no")))}, [0], 2, "data.n=3: no"),
+        ({1: End(2, error=pickle.dumps(UsageError("rank 1: other records")))}, [1], 75, "rank 1: other records;"),
     ],
 )
 def test_the_command_says_which_rank_ended_the_run(ends, lost, status, said):

@@ -14,13 +14,13 @@ from marks import only
 
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.data.discovery import bounds_of, keys_of
-from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.access import OpenAccess
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.events import decode, encode
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian, select_keys
 from lightning_dpgen.privacy.noise.stream import PrivateStream
-from lightning_dpgen.privacy.open_access import OpenAccess
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.runs import discover as first_pass
 from lightning_dpgen.runs import run as train
@@ -191,7 +191,9 @@ def test_a_search_says_how_many_records_it_takes_and_is_refused_where_there_are_
     needed, count = needed_to_find(source.open_parts, access.access)[name], 400
     held = np.full(count, int(needed))
     if search == "bounds":
-        noisy = rounded_gaussian(access, bounds_of(name), torch.from_numpy(held), sensitivity=part.most**0.5, of_unit=True)
+        noisy = rounded_gaussian(
+            access, bounds_of(name), torch.from_numpy(held), sensitivity=part.most**0.5, per_person=True
+        )
         shown = int((noisy > needed).sum())
     else:
         shown = len(select_keys(access, keys_of(name), np.arange(count), held, most=part.most)[0])
@@ -327,7 +329,7 @@ def test_what_is_planned_from_a_count_is_covered_by_what_was_promised_before(dpg
         while "noise_multiplier" not in noise:
             noise = noise["event"]
         noise["noise_multiplier"] *= 0.97
-        last["epsilon"] = round_up(spent(decode(last["event"]), certificate["delta"]).epsilon)
+        last["epsilon"] = round_up(compute_epsilon(decode(last["event"]), certificate["delta"]).epsilon)
 
     rewrite(release, spoil)
     assert [problem for problem in verify(release).problems if "reference" in problem] == verify(release).problems != []

@@ -9,7 +9,7 @@ import pytest
 from release.released import Page, released
 from release.test_synthetic_pages import PEOPLE
 
-from lightning_dpgen.privacy.planning.declared import declared_warning
+from lightning_dpgen.privacy.planning.stage_spec import declared_warning
 from lightning_dpgen.release.drawing.described import Kept
 from lightning_dpgen.release.limits import limits_of, sentence
 from lightning_dpgen.release.pages.report import write_pages

@@ -15,7 +15,7 @@ from lightning_dpgen.cli.main import main
 from lightning_dpgen.common import pace
 from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.privacy import durable
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon
 from lightning_dpgen.release.pages.report import _BOUGHT
 from lightning_dpgen.runs import measure as measured_run
 from lightning_dpgen.specs.settings import read_settings

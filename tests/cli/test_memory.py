@@ -6,7 +6,7 @@ import pytest
 import torch
 from marks import only
 
-from lightning_dpgen.cli import drawing
+from lightning_dpgen.cli import sample
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.gradients.micro_batches import _within_limits
 from lightning_dpgen.measure.cells import Cells
@@ -104,7 +104,7 @@ def test_a_ledger_with_an_access_is_never_removed(dpgen, tmp_path, monkeypatch):
 
 
 def test_other_commands_say_it_too(dpgen, release, tmp_path, monkeypatch):
-    monkeypatch.setattr(drawing, "write_table", lambda *_, **__: np.empty(1 << 59))
+    monkeypatch.setattr(sample, "write_table", lambda *_, **__: np.empty(1 << 59))
     status, _, err = dpgen("sample", release, "-n", 5, "-o", tmp_path / "a.csv")
     assert status == 2 and err.startswith("dpgen: out of memory: lower") and len(err.splitlines()) == 1
 

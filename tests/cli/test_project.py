@@ -12,7 +12,7 @@ import scipy.sparse
 from contracts.sealed import rewrite
 
 from lightning_dpgen.data.rows import blobs
-from lightning_dpgen.privacy.noise.exact_unit import read_unit, write_unit
+from lightning_dpgen.privacy.noise.units import read_unit, write_unit
 from lightning_dpgen.release.drawing.opened import file_hash
 from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.release.stated_noises import sums_of
@@ -60,8 +60,8 @@ def test_a_release_is_whole_consistent_and_useful(dpgen, projected):
 
 def test_whitened_rows_are_round():
     from lightning_dpgen.projection.matrices import make_matrix
-    from lightning_dpgen.projection.neighbourhood import Neighbourhood
     from lightning_dpgen.projection.project import Projection
+    from lightning_dpgen.projection.sensitivity import Neighbourhood
     from lightning_dpgen.release.projected import ProjectedRows
 
     random = np.random.default_rng(0)

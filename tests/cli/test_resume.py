@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pytest
 
-from lightning_dpgen.cli.guarded import what_came_of
+from lightning_dpgen.cli.launch import what_came_of
 from lightning_dpgen.plugins.checkpoints import Checkpoints
 from lightning_dpgen.runs import run as train
 from lightning_dpgen.runs import train as trained_run

@@ -10,8 +10,7 @@ import pytest
 from contracts.sealed import rewrite
 
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.fingerprint_key import fingerprint_key
-from lightning_dpgen.privacy.studies.study import Study
+from lightning_dpgen.privacy.studies.study import Study, fingerprint_key
 from lightning_dpgen.runs.run_identity import fingerprint
 from lightning_dpgen.runs.studies import mark
 from lightning_dpgen.specs.privacy import PrivacySpec

@@ -10,8 +10,7 @@ import pytest
 from contracts.sealed import rewrite
 
 from lightning_dpgen.common import pace
-from lightning_dpgen.privacy.accounting.epsilon_range import round_up
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon, round_up
 from lightning_dpgen.privacy.accounting.pld import Unaccountable
 from lightning_dpgen.privacy.noise.stream import SECURE, STANDARD
 from lightning_dpgen.release.bounds import MOST_BYTES_IN_ALL

@@ -5,8 +5,16 @@ import math
 import pytest
 import torch
 
-from lightning_dpgen.clustering.directions import Directions, feature_moments, leading
-from lightning_dpgen.clustering.features import BLOCK, FEATURE_NORM, FourierFeatures, IdentityFeatures, KeptFeatures
+from lightning_dpgen.clustering.features import (
+    BLOCK,
+    FEATURE_NORM,
+    Directions,
+    FourierFeatures,
+    IdentityFeatures,
+    KeptFeatures,
+    feature_moments,
+    leading,
+)
 from lightning_dpgen.clustering.kmeans import private_split
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.privacy.account import Account

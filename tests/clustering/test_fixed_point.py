@@ -7,9 +7,8 @@ import pytest
 import scipy.sparse
 import torch
 
-from lightning_dpgen.clustering.block_sums import lloyd
+from lightning_dpgen.clustering.block_sums import clipped_sums, lloyd
 from lightning_dpgen.clustering.features import FourierFeatures, IdentityFeatures, KeptFeatures
-from lightning_dpgen.clustering.means import clipped_sums
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lightning_dpgen.clustering.block_sums import shrunk_means
 from lightning_dpgen.clustering.kmeans import private_split
-from lightning_dpgen.clustering.means import shrunk_means
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.privacy.account import Account

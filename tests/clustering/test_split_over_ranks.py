@@ -135,7 +135,7 @@ def test_a_rank_that_dies_in_a_pass_costs_nothing_more(monkeypatch):
         together(2, work)
     ledger = accounts[0].ledger
     assert sum(ledger.count(stage.name) for stage in accounts[0].plan.stages) == len(saved) == 2
-    accounts[0].leave()
+    accounts[0].leave_ranks()
     _, account = _split(Ranks(), account=accounts[0], state=saved[-1])
     assert account.finished and isinstance(ledger, Ledger) and isinstance(saved[-1], SplitState)
 

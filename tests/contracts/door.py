@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.measure.crossings import CROSSINGS, EVIDENCE
-from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE
+from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE, OpenAccess
 from lightning_dpgen.privacy.noise.stream import PrivateStream
-from lightning_dpgen.privacy.open_access import OpenAccess
 
 
 @dataclass(frozen=True)

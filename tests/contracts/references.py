@@ -13,7 +13,7 @@ import torch
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.planning.calibration import make_first_plan, make_rest
@@ -56,7 +56,9 @@ def its_certificate_says_nothing_of_a_record_replaced(kind="lots") -> None:
     """Check it although the event of the reference alone would have such an epsilon."""
     account = account_of_a_run(kind)
     plan = account.plan
-    assert not plan.reference.replaceable and math.isfinite(spent(plan.event, DELTA, relation=REPLACE_ONE).epsilon)
+    assert not plan.reference.replaceable and math.isfinite(
+        compute_epsilon(plan.event, DELTA, relation=REPLACE_ONE).epsilon
+    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "numbers.txt").write_text("1 2 3")

@@ -90,7 +90,7 @@ from contracts.laws.studies import (
 )
 
 from lightning_dpgen.clustering import kmeans
-from lightning_dpgen.clustering.directions import Directions
+from lightning_dpgen.clustering.features import Directions
 from lightning_dpgen.data import discovery, key_owners, value_tree
 from lightning_dpgen.gradients import clipping, engines, factors, privatize, scopes
 from lightning_dpgen.gradients import per_sample_gradients as records
@@ -107,18 +107,17 @@ from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy import chain, drawn_noise, mechanisms, settlement
-from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy import chain, drawn_noise, mechanisms, reconcile
+from lightning_dpgen.privacy.access import Access, OpenAccess
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.lot_id import IssuedLots
 from lightning_dpgen.privacy.noise import coins
 from lightning_dpgen.privacy.noise.stream import PrivateStream
-from lightning_dpgen.privacy.open_access import OpenAccess
-from lightning_dpgen.privacy.sampling.correlated_state import CorrelatedState
+from lightning_dpgen.privacy.sampling.correlated_noise import CorrelatedState
 from lightning_dpgen.privacy.sampling.samplers import Cyclic, Poisson
 from lightning_dpgen.privacy.studies import study, study_total
 from lightning_dpgen.projection import sensitivity
-from lightning_dpgen.projection.noises import Noise
+from lightning_dpgen.projection.sensitivity import Noise
 from lightning_dpgen.projection.steps import Steps
 from lightning_dpgen.release import certificate
 from lightning_dpgen.runs import discover as first_pass
@@ -187,8 +186,15 @@ BROKEN = {
     "no noise": Broken(mechanisms.gaussian, {NOISE: "pass"}, (mechanism_noise, step_noise)),
     "no noise on the gradient": Broken(
         privatize.privatize,
-        {'gaussian(\n                access, "gradient", out.flat, sensitivity=sensitivity, of_unit=True, '
-         'of_shard=out.sharded, largest=largest\n            )': 'access.consume("gradient")'},
+        {"""gaussian(
+                access,
+                "gradient",
+                out.flat,
+                sensitivity=sensitivity,
+                per_person=True,
+                of_shard=out.sharded,
+                largest=largest,
+            )""": 'access.consume("gradient")'},
         (step_noise, step_answers),
     ),
     "no noise on the first mean of the split": Broken(
@@ -211,7 +217,7 @@ BROKEN = {
     ),
     "noise of one record for a person with several": Broken(
         mechanisms.gaussian,
-        {"* (1 if of_unit else access.max_rows)": ""},
+        {"* (1 if per_person else access.max_rows)": ""},
         (noise_is_that_of_all_records_of_a_person,),
     ),
     "records of a person clipped each, with the noise of one": Broken(
@@ -224,7 +230,7 @@ BROKEN = {
         privatize.privatize, {"reach *= access.max_rows": "pass"}, (person_costs_by_record,)
     ),
     "a person counted once for each record in a histogram": Broken(
-        clipping.DPNorm.bounds, {"of_unit=norms.of_unit": "of_unit=True"}, (person_counts_by_record,)
+        clipping.DPNorm.bounds, {"per_person=norms.of_unit": "per_person=True"}, (person_counts_by_record,)
     ),
     "a person counted for less than a quantile says": Broken(
         clipping.Quantile.bounds,
@@ -417,13 +423,13 @@ BROKEN = {
     ),
     "histogram released exactly": Broken(
         mechanisms.noisy_histogram,
-        {"return rounded_gaussian(access, name, counts, sensitivity=sensitivity, of_unit=of_unit)":
+        {"return rounded_gaussian(access, name, counts, sensitivity=sensitivity, per_person=per_person)":
          "return (access.consume(name), counts.double())[1]"},
         (step_answers, the_histogram_counts_each_finite_record_once),
     ),
     "histogram noised beside what is released": Broken(
         mechanisms.noisy_histogram,
-        {"return rounded_gaussian(access, name, counts, sensitivity=sensitivity, of_unit=of_unit)":
+        {"return rounded_gaussian(access, name, counts, sensitivity=sensitivity, per_person=per_person)":
          "rounded_gaussian(access, name, counts.clone(), sensitivity=1.0); return counts.double()"},
         (step_answers,),
     ),
@@ -603,7 +609,7 @@ BROKEN = {
     ),
     "figure of fidelity noised for a record of a person": Broken(
         fidelity.measure_fidelity,
-        {"sums, unit=unit, sensitivity=radius)": "sums, unit=unit, sensitivity=radius, of_unit=True)"},
+        {"sums, unit=unit, sensitivity=radius)": "sums, unit=unit, sensitivity=radius, per_person=True)"},
         (baskets_cost,),
     ),
     "gradients of a classifier that are not shortened": Broken(
@@ -653,7 +659,7 @@ BROKEN = {
         (baskets_cost,),
     ),
     "bought number noised for a record of a person": Broken(
-        first_pass.buy, {"([seen.n]), sensitivity=1.0": "([seen.n]), sensitivity=1.0, of_unit=True"},
+        first_pass.buy, {"([seen.n]), sensitivity=1.0": "([seen.n]), sensitivity=1.0, per_person=True"},
         (persons_cost,),
     ),
     "bounds found by row": Broken(
@@ -688,7 +694,7 @@ BROKEN = {
     "measurements noised for a record of a person": Broken(
         Workload.measure,
         {"rounded_gaussian(access, name, scores, unit=unit, sensitivity=bound)":
-         "rounded_gaussian(access, name, scores, unit=unit, sensitivity=bound, of_unit=True)"},
+         "rounded_gaussian(access, name, scores, unit=unit, sensitivity=bound, per_person=True)"},
         (persons_cost,),
     ),
     "measurements over the true number of records": Broken(
@@ -740,7 +746,8 @@ BROKEN = {
     ),
     "Laplace or spherical noise of a record for a person": Broken(
         mechanisms._take_scale,
-        {"records = 1 if of_unit": "records = 1 if of_unit or mechanism.name in ('rounded_laplace', 'rounded_spherical')"},
+        {"records = 1 if per_person":
+         "records = 1 if per_person or mechanism.name in ('rounded_laplace', 'rounded_spherical')"},
         (for_all_records,),
     ),
     "equal noises of an access counted once": Broken(
@@ -779,11 +786,12 @@ BROKEN = {
         (references.its_certificate_says_nothing_of_a_record_replaced,),
     ),
     "certificate reads an odometer at the stop": Broken(
-        settlement.certified, {"if drawn.epsilon > planned.epsilon:": "if True:"}, (stopping_early,)
+        reconcile.certified, {"if drawn.epsilon > planned.epsilon:": "if True:"}, (stopping_early,)
     ),
     "certificate asks the ledger alone": Broken(
         certificate.make_certificate,
-        {"event, spending = account.certified()": "event, spending = account.event, spent(account.event, plan.delta)"},
+        {"event, spending = account.certified()":
+         "event, spending = account.event, compute_epsilon(account.event, plan.delta)"},
         (stopping_early,),
     ),
 }  # fmt: skip

@@ -20,9 +20,9 @@ from papers_accounting import PINWHEEL, RATE, SHAPE, STEPS, joined, steps
 from scipy.stats import norm
 
 from lightning_dpgen.clustering.features import FEATURE_NORM, FourierFeatures
-from lightning_dpgen.privacy.accounting.accountant import spent
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
-from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon
+from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 
 DELTA = 1e-5
 
@@ -81,7 +81,7 @@ def test_dpgm_theorem_3_under_reports():
     assert dpgm_theorem3(1, q, sigma, sigma, tuple(np.arange(1, 100) / 100)) < 0.4 * true
     claimed = epsilon_from_moments(lambda lam: 100_000 * dpgm_theorem3(lam, q, sigma, sigma), DELTA, range(1, 9))
     assert claimed < 9.5
-    assert spent(steps(q, joined(sigma, sigma), 100_000), DELTA, interval=1e-3).epsilon > 13.5
+    assert compute_epsilon(steps(q, joined(sigma, sigma), 100_000), DELTA, interval=1e-3).epsilon > 13.5
     paper = FIGURE_2["q"], FIGURE_2["sigma_C"], FIGURE_2["sigma_G"]
     for lam in (1, 10, 20):
         assert dpgm_theorem3(lam, *paper) > sampled_moment(lam, paper[0], joined(*paper[1:]))
@@ -93,8 +93,8 @@ def test_two_releases_of_one_lot_are_not_two_sampled_events():
     joint = sampled_moment(1, q, joined(*noise))
     assert sum(sampled_moment(1, q, sigma) for sigma in noise) < joint
     apart = ComposedDpEvent([steps(q, sigma, 11_780) for sigma in noise])
-    assert spent(apart, DELTA, interval=1.25e-4).epsilon < 0.945
-    assert spent(steps(q, joined(*noise), 11_780), DELTA, interval=1.25e-4).epsilon > 0.980
+    assert compute_epsilon(apart, DELTA, interval=1.25e-4).epsilon < 0.945
+    assert compute_epsilon(steps(q, joined(*noise), 11_780), DELTA, interval=1.25e-4).epsilon > 0.980
 
 
 def _least_epsilon(rate, multiplier, chance, count, delta, step=4e-5, reach=20.0):
@@ -133,7 +133,7 @@ def test_dpgm_choosing_a_cluster_does_not_amplify():
     assert _least_epsilon(10 * q, lot, 0.1, FIGURE_2["T_S"], DELTA) > 2.0 > dpgm_theorem4(**FIGURE_2)
     assert _least_epsilon(100 * q, lot, 0.01, FIGURE_2["T_S"], DELTA) > 8.0
     # It is a bound: where nothing is chosen it stays just below the accountant's epsilon.
-    true = spent(steps(0.1, 1.0, 50), DELTA).epsilon
+    true = compute_epsilon(steps(0.1, 1.0, 50), DELTA).epsilon
     assert 0.99 * true < _least_epsilon(0.1, 1.0, 1.0, 50, DELTA) <= true
 
 
@@ -238,20 +238,20 @@ def test_privae_slices_of_an_ordered_batch_all_change():
 def test_privae_theorem_2_composes_one_lot_as_two():
     """Two terms, each private at (eps/2, delta/2) by the accountant, on one lot: 12.8 where 8 is claimed, 2.19 for 2."""
     for target, half, true in ((8.0, 0.6493, 12.8), (2.0, 1.0789, 2.19)):
-        one = spent(steps(RATE, half, STEPS), DELTA / 2, interval=5e-4).epsilon
+        one = compute_epsilon(steps(RATE, half, STEPS), DELTA / 2, interval=5e-4).epsilon
         assert one == pytest.approx(target / 2, rel=2e-3)
-        assert spent(steps(RATE, joined(half, half), STEPS), DELTA, interval=5e-4).epsilon > true > target
+        assert compute_epsilon(steps(RATE, joined(half, half), STEPS), DELTA, interval=5e-4).epsilon > true > target
 
 
 def test_privae_kappa_is_not_the_ratio_and_not_enough():
     """At epsilon 8: the ratio is 1.24 and not 2.06; with 2.06 the visible sum still costs 10.5, by its 2 C2; 1 suffices."""
     whole, half = 0.5239, 0.6493
-    assert spent(steps(RATE, whole, STEPS), DELTA, interval=5e-4).epsilon == pytest.approx(8.0, rel=2e-3)
+    assert compute_epsilon(steps(RATE, whole, STEPS), DELTA, interval=5e-4).epsilon == pytest.approx(8.0, rel=2e-3)
     assert half / whole < 1.25 < 2.05 < privae_kappa(DELTA)
     needed = needed_noise(**SHAPE, sigma=whole)
     drawn = privae_noise(**SHAPE, sigma=whole, delta=DELTA)
     assert drawn / needed == pytest.approx(0.925, abs=1e-3)
-    assert spent(steps(RATE, whole * drawn / needed, STEPS), DELTA, interval=5e-4).epsilon > 10.5
+    assert compute_epsilon(steps(RATE, whole * drawn / needed, STEPS), DELTA, interval=5e-4).epsilon > 10.5
     # The optimum of two noises is what one noise on the sum needs.
     a, c = np.array([1 / SHAPE["B"], 1 / SHAPE["b"]]), np.array([SHAPE["C1"], 2 * SHAPE["C2"]])
     splits = np.linspace(0.001, 0.999, 9_981)  # the first term's part of 1/sigma^2
@@ -290,16 +290,20 @@ def test_dpgan_asymptotic_is_no_bound():
     assert sampled_moment(20, q, 1.0) > 1e4 * dpgan_asymptotic(20, q, 1.0)
     claimed = dpgan_epsilon(q, sigma, 10_000, DELTA)
     assert claimed < 2.4
-    assert spent(steps(q, sigma, 10_000), DELTA, interval=5e-4).epsilon > 4.2
+    assert compute_epsilon(steps(q, sigma, 10_000), DELTA, interval=5e-4).epsilon > 4.2
 
 
 def test_dpgan_stops_after_the_budget_is_exceeded():
     """Algorithm 1: `while privacy cost <= epsilon` runs N_disc times b more steps, and then looks."""
     q, sigma, target, loop = 0.02, 1.0, 3.0, 5 * 20
     count = 0
-    while count == 0 or spent_by_rdp(steps(q, sigma, count), DELTA) <= target:
+    while count == 0 or compute_epsilon_by_rdp(steps(q, sigma, count), DELTA) <= target:
         count += loop
-    assert spent_by_rdp(steps(q, sigma, count - loop), DELTA) <= target < spent_by_rdp(steps(q, sigma, count), DELTA)
+    assert (
+        compute_epsilon_by_rdp(steps(q, sigma, count - loop), DELTA)
+        <= target
+        < compute_epsilon_by_rdp(steps(q, sigma, count), DELTA)
+    )
 
 
 # ---- JL + Laplace ----

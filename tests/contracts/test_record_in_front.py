@@ -15,10 +15,8 @@ from contracts.laws.clipping import bound_of
 from contracts.laws.gradients import a_record_in_front_changes_no_other, setting, with_front
 from threadpoolctl import threadpool_limits
 
-from lightning_dpgen.clustering.block_sums import lloyd
-from lightning_dpgen.clustering.directions import Directions
-from lightning_dpgen.clustering.features import FourierFeatures, IdentityFeatures, KeptFeatures
-from lightning_dpgen.clustering.means import clipped_sums
+from lightning_dpgen.clustering.block_sums import clipped_sums, lloyd
+from lightning_dpgen.clustering.features import Directions, FourierFeatures, IdentityFeatures, KeptFeatures
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.discovery import find_bounds
 from lightning_dpgen.data.layout import Encoded, Layout
@@ -37,8 +35,8 @@ from lightning_dpgen.measure.statistics import Histogram, Marginals
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.metrics.classifiers import LinearClassifier
 from lightning_dpgen.metrics.quantile_bins import binned, quantile_bins
-from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
+from lightning_dpgen.projection.sensitivity import Neighbourhood
 from lightning_dpgen.sampling.as_store import store_of
 
 EXTRA = {"ones": torch.ones(1), "zeros": torch.zeros(1), "huge": torch.tensor([1e8]), "nan": torch.tensor([torch.nan])}

@@ -12,10 +12,9 @@ import torch
 from contracts.laws.lots import Owned
 
 from lightning_dpgen.clustering import kmeans
-from lightning_dpgen.clustering.block_sums import feature_sums
+from lightning_dpgen.clustering.block_sums import clipped_sums, feature_sums
 from lightning_dpgen.clustering.features import FEATURE_NORM, FourierFeatures, IdentityFeatures, KeptFeatures
 from lightning_dpgen.clustering.kmeans import private_split
-from lightning_dpgen.clustering.means import clipped_sums
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded, Layout
@@ -55,7 +54,7 @@ class Watch:
     def __init__(self):
         self.answers, self.values, self.calls = None, [], []
 
-    def __call__(self, access, name, values, *, sensitivity, unit=1.0, of_unit=False, of_shard=False, largest=0.0):
+    def __call__(self, access, name, values, *, sensitivity, unit=1.0, per_person=False, of_shard=False, largest=0.0):
         access.consume(name)
         values = values if values.is_floating_point() else values.double() * unit
         i = len(self.values)

@@ -16,7 +16,7 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.gradients.clipping import PerComponent
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.sampling.lots import PoissonLots
 
 JOINT, MERGED, TURNS = dpgm_algorithm1.WAYS.values()
@@ -33,7 +33,7 @@ def test_training_is_accounted_as_the_paper_s_events(way, share):
     assert planned.event.sampling_probability == pytest.approx(expected.event.sampling_probability, rel=1e-12)
     assert planned.event.event.noise_multiplier == pytest.approx(expected.event.event.noise_multiplier, rel=1e-12)
     # docs/papers/errata.md has 2.10 in turns, and 0.70 in one lot at q, with the paper's k-means.
-    epsilon = spent(ComposedDpEvent([split, planned]), FIGURE_2["delta"]).epsilon
+    epsilon = compute_epsilon(ComposedDpEvent([split, planned]), FIGURE_2["delta"]).epsilon
     assert epsilon == pytest.approx(0.70 if share == 1.0 else 2.10, abs=0.01)
 
 

@@ -13,7 +13,7 @@ from papers import dpgm, jl_laplace, privae
 from papers.moments import epsilon_from_moments, gaussian_moment, sampled_moment
 from scipy.special import gammaln, logsumexp
 
-from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
+from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 
 EXPERIMENTS = Path(papers_accounting.__file__).parent
 
@@ -42,7 +42,7 @@ def test_without_sampling_the_quadrature_is_the_closed_form():
 def test_the_plain_moments_accountant_is_a_bound():
     """Markov's inequality of 2016 is looser than the conversion of today's Renyi accountants, and never below it."""
     moments = epsilon_from_moments(lambda lam: 1000 * sampled_moment(lam, 0.01, 1.0), 1e-5)
-    today = spent_by_rdp(papers_accounting.steps(0.01, 1.0, 1000), 1e-5)
+    today = compute_epsilon_by_rdp(papers_accounting.steps(0.01, 1.0, 1000), 1e-5)
     assert today < moments < 1.25 * today
 
 

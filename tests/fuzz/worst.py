@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from lightning_dpgen.privacy.accounting import accountant, reference
-from lightning_dpgen.privacy.accounting.accountant import INTERVALS, spent
-from lightning_dpgen.privacy.accounting.cost import affordable
+from lightning_dpgen.privacy.accounting.accountant import INTERVALS, affordable, compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.events import composed, encode
 from lightning_dpgen.privacy.accounting.reference import Reference
@@ -53,7 +52,7 @@ def _of_stages(events: list[Any], interval: float = 1e-3, **changes: Any) -> byt
 def _true(events: list[dp_accounting.DpEvent], interval: float, delta: float = 1e-5) -> bytes:
     """Return a certificate whose numbers follow from its events, so that all of it is checked."""
     event, relation = composed(events), "add_or_remove_one"
-    spending = spent(event, delta, interval=interval or None)
+    spending = compute_epsilon(event, delta, interval=interval or None)
     epsilon, numbers = round_up(spending.epsilon), stage_epsilons(events, delta, interval or None, relation)
     named = [
         {"name": f"s{i}", "event": encode(stage), "epsilon": round_up(number)}
@@ -89,7 +88,7 @@ def _behind(rest: list[dp_accounting.DpEvent], multiplier: float = 0.05) -> byte
     """Return a certificate of a full pass and of stages below a reference, whose numbers follow from them."""
     first, stated = dp_accounting.GaussianDpEvent(5.0), Reference(multiplier, 1e-7, 1, replaceable=True)
     event, delta, relation = composed([first, stated.event]), 1e-5, "add_or_remove_one"
-    epsilon = round_up(spent(event, delta).epsilon)
+    epsilon = round_up(compute_epsilon(event, delta).epsilon)
     together = composed(rest)
     dear = not affordable(together, INTERVALS[0])
     numbers = [1.0] * (len(rest) + 1) if dear else map(round_up, stage_epsilons([first, *rest], delta, None, relation))

@@ -124,7 +124,7 @@ def test_the_count_of_a_quantile_moves_by_half_a_record():
     class Access:
         number, private = 0, True
 
-    def exact(access, name, multiples, *, unit, sensitivity, of_unit=False):
+    def exact(access, name, multiples, *, unit, sensitivity, per_person=False):
         taken.append((float(multiples * unit), sensitivity))
         return multiples * unit
 

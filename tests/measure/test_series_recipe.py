@@ -23,7 +23,7 @@ from lightning_dpgen.measure.wave_scales import find_scales, scale_edges
 from lightning_dpgen.models.bases import cosines, unit_values
 from lightning_dpgen.models.series_gaussians import SeriesGaussians
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_mu
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.release.drawing.blocks import block_streams
 from lightning_dpgen.release.drawing.sampler import load_release, write_model

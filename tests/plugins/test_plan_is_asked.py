@@ -35,7 +35,7 @@ from lightning_dpgen import (
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins import PrivateProgress
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.planning.declared import declared_records
+from lightning_dpgen.privacy.planning.stage_spec import declared_records
 from lightning_dpgen.privacy.sampling.samplers import Poisson
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -44,7 +44,7 @@ from lightning_dpgen import (
 )
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise.stream import PrivateStream
-from lightning_dpgen.privacy.planning.declared import declared_warning
+from lightning_dpgen.privacy.planning.stage_spec import declared_warning
 from lightning_dpgen.privacy.studies.study import Study
 from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.sampling.lots import LotLoader

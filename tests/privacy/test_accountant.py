@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accounting.accountant import spent
-from lightning_dpgen.privacy.accounting.epsilon_range import round_down, round_up
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon, gaussian_mu
-from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon, gaussian_mu, round_down, round_up
+from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
@@ -50,9 +49,9 @@ def _prv(history):
 def test_agrees_with_the_accountant_of_opacus(rate, multiplier, count, one_more):
     """PRV adds its error of 0.01 to what it returns, so it lies above, and within that error and 1 %."""
     event = dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(one_more), _steps(rate, multiplier, count)])
-    ours, theirs = spent(event, DELTA).epsilon, _prv([(one_more, 1.0, 1), (multiplier, rate, count)])
+    ours, theirs = compute_epsilon(event, DELTA).epsilon, _prv([(one_more, 1.0, 1), (multiplier, rate, count)])
     assert theirs - 0.01 - 0.01 * theirs <= ours <= theirs + 0.002
-    assert ours <= spent_by_rdp(event, DELTA)
+    assert ours <= compute_epsilon_by_rdp(event, DELTA)
 
 
 @pytest.mark.parametrize(("multiplier", "delta"), [(1 / 10.66, 0.9999999), (1 / 12, 0.99999999), (2.0, 1e-30), (1e-3, 0.5)])
@@ -64,7 +63,7 @@ def test_the_shift_of_a_gaussian_is_found_at_any_delta(multiplier, delta):
 
 @pytest.mark.parametrize("multiplier", [0.5, 1.0, 4.0, 40.0])
 def test_one_gaussian_is_the_closed_form(multiplier):
-    epsilon = spent(dp_accounting.GaussianDpEvent(multiplier), DELTA).epsilon
+    epsilon = compute_epsilon(dp_accounting.GaussianDpEvent(multiplier), DELTA).epsilon
     # delta(eps) = integral of (p - e^eps q)+ with p = N(1, m^2) and q = N(0, m^2), by quadrature.
     p, q = stats.norm(1, multiplier), stats.norm(0, multiplier)
     edge = multiplier**2 * epsilon + 0.5
@@ -79,9 +78,9 @@ def test_one_gaussian_is_the_closed_form(multiplier):
 def test_gaussians_of_one_access_are_merged_and_sampled_once():
     access = Access("training", {"norms": 4.0, "gradient": 1.0}, sampler=Poisson(0.0017))
     assert access.multiplier == pytest.approx(0.970, abs=5e-4)
-    merged = spent(dp_accounting.SelfComposedDpEvent(access.event, 11780), DELTA).epsilon
+    merged = compute_epsilon(dp_accounting.SelfComposedDpEvent(access.event, 11780), DELTA).epsilon
     # As two events, each sampled by itself, the lot would cost less than is spent (docs/PRIVACY.md).
-    apart = spent(dp_accounting.ComposedDpEvent([_steps(0.0017, m, 11780) for m in (4.0, 1.0)]), DELTA).epsilon
+    apart = compute_epsilon(dp_accounting.ComposedDpEvent([_steps(0.0017, m, 11780) for m in (4.0, 1.0)]), DELTA).epsilon
     assert merged == pytest.approx(0.981, abs=2e-3) and apart < merged - 0.02
 
 
@@ -102,9 +101,9 @@ def test_an_impossible_access_is_refused(wrong):
 
 
 def test_not_private_is_infinite():
-    assert spent(dp_accounting.NonPrivateDpEvent(), DELTA).epsilon == math.inf
+    assert compute_epsilon(dp_accounting.NonPrivateDpEvent(), DELTA).epsilon == math.inf
     mixed = dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(1.0), dp_accounting.NonPrivateDpEvent()])
-    assert spent(mixed, DELTA).epsilon == math.inf
+    assert compute_epsilon(mixed, DELTA).epsilon == math.inf
 
 
 @given(st.floats(1e-6, 1e6))
@@ -128,7 +127,7 @@ def test_a_plan_meets_its_target_from_below(epsilon, rate, count):
     assert list(curve.epsilons) == sorted(curve.epsilons)
     assert curve.at(0) == 0.0 and curve.at(count) >= 0.999 * plan.epsilon
     half = make_plan_prefix(plan, count // 2)
-    assert curve.at(count // 2) >= spent(half, DELTA).epsilon * (1 - 1e-9)
+    assert curve.at(count // 2) >= compute_epsilon(half, DELTA).epsilon * (1 - 1e-9)
 
 
 def make_plan_prefix(plan, count):

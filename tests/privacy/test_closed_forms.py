@@ -11,9 +11,9 @@ from opacus.accountants import RDPAccountant
 from scipy.special import ndtr
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accounting.accountant import spent
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
-from lightning_dpgen.privacy.accounting.renyi import moments_of, sampled_moments, spent_by_rdp
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_mu
+from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp, moments_of, sampled_moments
 from lightning_dpgen.privacy.plan import Curve, Plan, Stage
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
@@ -37,7 +37,7 @@ def test_full_passes_cost_one_gaussian_with_the_squares_added(multipliers, delta
     """Never below the exact epsilon, and within 0.2 % of it; a multiplier wrong by sqrt 2 is rejected."""
     event = dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(m) for m in multipliers])
     mu = math.sqrt(sum(m**-2 for m in multipliers))
-    epsilon = spent(event, delta).epsilon
+    epsilon = compute_epsilon(event, delta).epsilon
     assert _delta_of_gaussian(mu, epsilon) <= delta * (1 + 1e-6)
     assert _delta_of_gaussian(mu, epsilon / 1.002) > delta
     assert _delta_of_gaussian(mu * math.sqrt(2), epsilon) > 1.5 * delta
@@ -60,19 +60,19 @@ def test_the_moments_accountant_of_opacus_lies_above(rate, multiplier, count):
     accountant = RDPAccountant()
     accountant.history = [(multiplier, rate, count)]
     theirs = accountant.get_epsilon(delta=1e-5)
-    ours = spent(event, 1e-5).epsilon
-    assert ours <= theirs and ours <= spent_by_rdp(event, 1e-5)
+    ours = compute_epsilon(event, 1e-5).epsilon
+    assert ours <= theirs and ours <= compute_epsilon_by_rdp(event, 1e-5)
     assert ours > 0.5 * theirs, "not lower than what could be true"
     # Twice as many steps, or noise smaller by sqrt 2, never cost less.
-    assert ours < spent(dp_accounting.SelfComposedDpEvent(event, 2), 1e-5, interval=1e-3).epsilon
+    assert ours < compute_epsilon(dp_accounting.SelfComposedDpEvent(event, 2), 1e-5, interval=1e-3).epsilon
 
 
 def test_a_coarser_interval_only_overstates():
     event = dp_accounting.SelfComposedDpEvent(
         dp_accounting.PoissonSampledDpEvent(0.02, dp_accounting.GaussianDpEvent(1.5)), 100
     )
-    coarse, fine = (spent(event, 1e-5, interval=i).epsilon for i in (1e-2, 1e-3))
-    settled = spent(event, 1e-5)
+    coarse, fine = (compute_epsilon(event, 1e-5, interval=i).epsilon for i in (1e-2, 1e-3))
+    settled = compute_epsilon(event, 1e-5)
     assert coarse > fine >= settled.epsilon and 5e-6 <= settled.interval <= 1e-3
 
 

@@ -14,8 +14,8 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
-from lightning_dpgen.privacy.noise.noise_grid import grid_step
 from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.noise.units import grid_step
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.sampling import correlated_noise
 from lightning_dpgen.privacy.sampling.correlated_noise import CorrelatedNoise

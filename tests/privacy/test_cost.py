@@ -4,9 +4,8 @@ import dp_accounting
 import pytest
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accounting.accountant import INTERVALS, spent
-from lightning_dpgen.privacy.accounting.cost import MOST_POINTS, affordable
-from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
+from lightning_dpgen.privacy.accounting.accountant import INTERVALS, MOST_POINTS, affordable, compute_epsilon
+from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 from lightning_dpgen.privacy.plan import MOST_STAGES, Plan, Stage
 from lightning_dpgen.privacy.sampling.samplers import Poisson
 
@@ -44,8 +43,8 @@ def test_plans_of_many_stages_are_not():
 )
 def test_an_account_never_takes_an_interval_that_its_reader_refuses(multiplier, rate, count):
     event = _sampled(multiplier, rate, count)
-    interval = spent(event, 1e-6).interval
-    assert affordable(event, interval) and spent_by_rdp(event, 1e-6) <= MOST_POINTS * interval
+    interval = compute_epsilon(event, 1e-6).interval
+    assert affordable(event, interval) and compute_epsilon_by_rdp(event, 1e-6) <= MOST_POINTS * interval
 
 
 def test_equal_noises_and_full_passes_cost_nothing_more():

@@ -16,13 +16,12 @@ from scipy import integrate, stats
 
 from lightning_dpgen.privacy.access import PURE, Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.accountant import spent
-from lightning_dpgen.privacy.accounting.delta_events import EpsilonDeltaDpEvent
-from lightning_dpgen.privacy.accounting.event_parts import gaussian_history
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_mu
+from lightning_dpgen.privacy.accounting.event_parts import EpsilonDeltaDpEvent, gaussian_history
 from lightning_dpgen.privacy.accounting.events import UnknownEvent, decode, encode
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE, Unaccountable, loss_distribution
-from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
+from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import gaussian, select_keys
 from lightning_dpgen.privacy.plan import Plan
@@ -47,7 +46,7 @@ def _tree(*events):
 @settings(deadline=None, max_examples=15)
 def test_full_passes_by_integration(multiplier, deltas):
     """The exact value is delta(eps) of the Gaussian by quadrature, beside the chance that one of the others fails."""
-    epsilon = spent(_tree(dp_accounting.GaussianDpEvent(multiplier), *_failing(*deltas)), DELTA).epsilon
+    epsilon = compute_epsilon(_tree(dp_accounting.GaussianDpEvent(multiplier), *_failing(*deltas)), DELTA).epsilon
     p, q = stats.norm(1, multiplier), stats.norm(0, multiplier)
     edge = multiplier**2 * epsilon + 0.5
     of_gaussian, _ = integrate.quad(
@@ -71,27 +70,29 @@ def test_a_composition_as_the_accountant_of_others_would_make_it():
     for d in (1e-6, 2e-6, 1e-6):
         fails = common.DifferentialPrivacyParameters(0.0, d)
         total = total.compose(pld.from_privacy_parameters(fails, value_discretization_interval=interval))
-    ours = spent(tree, DELTA, interval=interval).epsilon
+    ours = compute_epsilon(tree, DELTA, interval=interval).epsilon
     assert ours == pytest.approx(total.get_epsilon_for_delta(DELTA), rel=1e-4)
-    assert ours > spent(_tree(*tree.events[:2]), DELTA, interval=interval).epsilon * 1.01, "dropped deltas would show"
-    assert spent_by_rdp(tree, DELTA) > ours
+    assert ours > compute_epsilon(_tree(*tree.events[:2]), DELTA, interval=interval).epsilon * 1.01, (
+        "dropped deltas would show"
+    )
+    assert compute_epsilon_by_rdp(tree, DELTA) > ours
 
 
 @pytest.mark.parametrize("delta", [1e-5, 1e-6, 1e-9])
 def test_what_uses_delta_up_has_no_epsilon(delta):
     for used in ([delta], [delta / 2, delta / 2, delta / 1e4], [min(0.9, 3 * delta)]):
         tree = _tree(dp_accounting.GaussianDpEvent(50.0), *_failing(*used))
-        assert spent(tree, delta).epsilon == math.inf == spent_by_rdp(tree, delta)
+        assert compute_epsilon(tree, delta).epsilon == math.inf == compute_epsilon_by_rdp(tree, delta)
     counted = dp_accounting.SelfComposedDpEvent(_tree(dp_accounting.GaussianDpEvent(50.0), *_failing(delta / 4)), 5)
-    assert spent(counted, delta).epsilon == math.inf
+    assert compute_epsilon(counted, delta).epsilon == math.inf
 
 
 def test_failures_alone_cost_no_epsilon_and_need_a_delta():
-    assert spent(_failing(1e-6)[0], DELTA).epsilon == 0.0 == spent_by_rdp(_failing(1e-6)[0], DELTA)
+    assert compute_epsilon(_failing(1e-6)[0], DELTA).epsilon == 0.0 == compute_epsilon_by_rdp(_failing(1e-6)[0], DELTA)
     with pytest.raises(ValueError, match="pure"):
-        spent(_failing(1e-6)[0], 0.0)
+        compute_epsilon(_failing(1e-6)[0], 0.0)
     with pytest.raises(Unaccountable):
-        spent(EpsilonDeltaDpEvent(0.5, 1e-6), DELTA)
+        compute_epsilon(EpsilonDeltaDpEvent(0.5, 1e-6), DELTA)
     assert gaussian_history(_tree(dp_accounting.GaussianDpEvent(1.0), *_failing(1e-6))) is None
 
 
@@ -100,13 +101,16 @@ def test_a_record_replaced_fails_twice():
     gaussian_alone = dp_accounting.GaussianDpEvent(4.0)
     tree = _tree(gaussian_alone, *_failing(1e-6))
     left = (DELTA - 2e-6) / (1.0 - 2e-6)
-    assert spent(tree, DELTA, relation=REPLACE_ONE).epsilon == spent(gaussian_alone, left, relation=REPLACE_ONE).epsilon
-    assert spent(_tree(gaussian_alone, *_failing(0.5)), 0.9, relation=REPLACE_ONE).epsilon == math.inf
+    assert (
+        compute_epsilon(tree, DELTA, relation=REPLACE_ONE).epsilon
+        == compute_epsilon(gaussian_alone, left, relation=REPLACE_ONE).epsilon
+    )
+    assert compute_epsilon(_tree(gaussian_alone, *_failing(0.5)), 0.9, relation=REPLACE_ONE).epsilon == math.inf
 
 
 def test_the_order_of_events_makes_no_difference():
     events = [dp_accounting.GaussianDpEvent(3.0), *_failing(1e-7, 3e-7, 2e-6, 1e-9)]
-    assert len({spent(_tree(*np.roll(events, k)), DELTA).epsilon for k in range(5)}) == 1
+    assert len({compute_epsilon(_tree(*np.roll(events, k)), DELTA).epsilon for k in range(5)}) == 1
 
 
 def test_a_plan_stays_within_its_delta():
@@ -121,7 +125,7 @@ def test_a_plan_stays_within_its_delta():
     assert full.stage("discovery").access.multiplier ** -2 == pytest.approx(0.05 * gaussian_mu(2.0, left) ** 2, rel=3e-3)
     # Epsilon is exactly what the tree says, at the plan's own delta.
     again = decode(json.loads(json.dumps(encode(plan.event))))
-    assert again == plan.event and spent(again, DELTA).epsilon == plan.epsilon
+    assert again == plan.event and compute_epsilon(again, DELTA).epsilon == plan.epsilon
 
 
 def test_any_two_give_the_third_beside_a_delta():

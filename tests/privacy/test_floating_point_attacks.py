@@ -28,12 +28,12 @@ from scipy import stats
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.noise import noise_grid
-from lightning_dpgen.privacy.noise.noise_grid import grid_step, round_to_grid_
+from lightning_dpgen.privacy.noise import units
 from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.noise.units import grid_step, round_to_grid_
 from lightning_dpgen.projection.matrices import make_matrix
-from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
+from lightning_dpgen.projection.sensitivity import Neighbourhood
 
 ALARM = 1e-6
 COUNT = 1 << 12
@@ -190,7 +190,7 @@ def test_the_naive_mechanism_falls_to_each_attack():
 def test_gradients_would_fall_without_the_grid_or_on_a_fine_one(account_of, monkeypatch):
     draw = _draws(GAUSSIAN, mechanisms.gaussian, torch.float32, account_of)
     assert _decided(_by_pairs_of_the_stream(_round_to_grid), draw) == [0.0, 0.0]
-    monkeypatch.setattr(noise_grid, "_STEPS", 23)
+    monkeypatch.setattr(units, "_STEPS", 23)
     fine = _decided(_by_pairs_of_the_stream(_round_to_grid), draw)
     monkeypatch.setattr(mechanisms, "round_to_grid_", lambda noisy, deviation: noisy)
     assert max(fine) > 0.05 and min(_decided(_by_pairs_of_the_stream(_keep), draw)) > 0.15

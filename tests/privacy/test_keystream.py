@@ -6,8 +6,8 @@ import pickle
 import numpy as np
 import pytest
 
-from lightning_dpgen.privacy.noise import keystream
-from lightning_dpgen.privacy.noise.keystream import Keystream
+from lightning_dpgen.privacy.noise import stream as private_stream
+from lightning_dpgen.privacy.noise.stream import Keystream
 
 
 def _keyed(*keys):
@@ -31,7 +31,7 @@ def test_words_do_not_depend_on_how_they_are_asked_for():
 
 
 def test_a_key_is_used_up_and_never_used_again(monkeypatch):
-    monkeypatch.setattr(keystream, "_KEY_LASTS", 1 << 17)
+    monkeypatch.setattr(private_stream, "_KEY_LASTS", 1 << 17)
     stream = _keyed(1, 2, 3)
     words = stream.random_raw(3 << 14)
     for key, part in zip((1, 2, 3), words.reshape(3, -1), strict=True):

@@ -6,8 +6,8 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 
-from lightning_dpgen.privacy.noise import logarithms
-from lightning_dpgen.privacy.noise.logarithms import bound_log, estimate_logs
+from lightning_dpgen.privacy.noise import noisy_maximum
+from lightning_dpgen.privacy.noise.noisy_maximum import bound_log, estimate_logs
 
 
 def _worst(points):
@@ -38,8 +38,8 @@ def test_estimates_are_within_their_error(monkeypatch):
     near_one = [1.0 - 2.0 ** -draw.uniform(1, 53, 400), 1.0 + 2.0 ** -draw.uniform(1, 52, 400)]
     ends = [border, np.nextafter(border, 0.0), np.nextafter(border, 1.0), 1.0, 2.0**-1022, np.finfo(float).max]
     points = np.concatenate([draw.random(400), *near_one, np.exp(draw.uniform(-700, 700, 400)), ends])
-    assert _worst(points) < logarithms.ERROR
-    monkeypatch.setattr(logarithms, "_TERMS", 7)
+    assert _worst(points) < noisy_maximum.ERROR
+    monkeypatch.setattr(noisy_maximum, "_TERMS", 7)
     assert _worst(np.array([np.nextafter(border, 1.0)])) > 2.0**-53
-    monkeypatch.setattr(logarithms, "_TERMS", 6)
-    assert _worst(np.array([np.nextafter(border, 1.0)])) > logarithms.ERROR
+    monkeypatch.setattr(noisy_maximum, "_TERMS", 6)
+    assert _worst(np.array([np.nextafter(border, 1.0)])) > noisy_maximum.ERROR

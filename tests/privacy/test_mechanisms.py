@@ -11,7 +11,7 @@ from scipy import stats
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE, Access, dominating_laplace
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.events import composed, stage_events
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
@@ -122,7 +122,7 @@ def test_kinds_compose_into_the_event_that_they_cost():
     assert access.as_json()["kinds"] == {"c": LAPLACE, "d": PURE}
     together = Access("s", {"c": 4.0, "d": 5.0}, kinds={"c": LAPLACE, "d": PURE})
     exact = composed([e for _, e in stage_events([(together, 2)], pure=True)])
-    assert spent(exact, 0.0).epsilon == 2 * (1 / 4 + 1 / 5)
+    assert compute_epsilon(exact, 0.0).epsilon == 2 * (1 / 4 + 1 / 5)
 
 
 @pytest.mark.parametrize(

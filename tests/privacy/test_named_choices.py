@@ -27,7 +27,7 @@ from lightning_dpgen import (
 )
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.terms import PerRecord
-from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.accounting.renyi import RDP_ORDERS
 from lightning_dpgen.privacy.plan import Plan
@@ -49,10 +49,10 @@ STEPS = StageSpec("training", {"gradient": 1.0}, 100, max_noise=100, sampler=Poi
 
 @pytest.mark.parametrize("event", EVENTS)
 def test_moments_by_name_are_those_of_dp_accounting_and_never_below_the_default(event):
-    named = spent(event, DELTA, accountant="rdp")
+    named = compute_epsilon(event, DELTA, accountant="rdp")
     assert named.method == "rdp" and named.interval == 0.0
     assert named.epsilon == pytest.approx(RdpAccountant(RDP_ORDERS).compose(event).get_epsilon(DELTA), rel=1e-9)
-    assert named.epsilon >= spent(event, DELTA).epsilon
+    assert named.epsilon >= compute_epsilon(event, DELTA).epsilon
 
 
 @pytest.mark.parametrize("noise", [None, 1.0])
@@ -72,11 +72,11 @@ def test_a_plan_is_calibrated_by_the_accountant_that_it_names(noise):
 
 
 def test_moments_under_replace_one_are_for_full_passes_with_gaussian_noise():
-    assert spent(dp_accounting.GaussianDpEvent(2.0), DELTA, relation=REPLACE_ONE, accountant="rdp") == spent(
-        dp_accounting.GaussianDpEvent(1.0), DELTA, accountant="rdp"
-    )
+    assert compute_epsilon(
+        dp_accounting.GaussianDpEvent(2.0), DELTA, relation=REPLACE_ONE, accountant="rdp"
+    ) == compute_epsilon(dp_accounting.GaussianDpEvent(1.0), DELTA, accountant="rdp")
     with pytest.raises(Unaccountable, match=r"record replaced.*take 'pld'"):
-        spent(EVENTS[0], DELTA, relation=REPLACE_ONE, accountant="rdp")
+        compute_epsilon(EVENTS[0], DELTA, relation=REPLACE_ONE, accountant="rdp")
     for wrong in ({"delta": 0.0}, {"delta": 0.0, "relation": REPLACE_ONE}):
         with pytest.raises(ValueError, match=r"accountant='rdp'.*'pld'"):
             make_plan([StageSpec("a", {"x": 1.0}, 1, 100, kinds={"x": "laplace"})], epsilon=1.0, accountant="rdp", **wrong)
@@ -86,7 +86,7 @@ def test_moments_under_replace_one_are_for_full_passes_with_gaussian_noise():
 def test_an_accountant_that_gives_no_bound_is_refused_in_one_line_which_says_what_to_take(name):
     doors = [
         lambda: make_plan([STEPS], epsilon=2.0, delta=DELTA, accountant=name),
-        lambda: spent(EVENTS[0], DELTA, accountant=name),
+        lambda: compute_epsilon(EVENTS[0], DELTA, accountant=name),
         lambda: PrivateTraining(
             torch.rand(9, 2), n=9, epsilon=8, delta=DELTA, sample_rate=0.5, steps=2, clipping=Fixed(1.0), accountant=name
         ),

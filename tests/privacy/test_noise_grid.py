@@ -12,8 +12,8 @@ from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.gradients.per_sample_gradients import materialised
 from lightning_dpgen.gradients.privatize import GradientBuffer, privatize
 from lightning_dpgen.privacy import mechanisms
-from lightning_dpgen.privacy.noise.noise_grid import grid_step, needs_float64, round_to_grid_
 from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.noise.units import grid_step, needs_float64, round_to_grid_
 
 REAL = {
     "gaussian": ({}, mechanisms.gaussian),

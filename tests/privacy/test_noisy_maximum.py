@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_dpgen.privacy.noise import logarithms, noisy_maximum
-from lightning_dpgen.privacy.noise.keystream import Keystream
+from lightning_dpgen.privacy.noise import noisy_maximum
 from lightning_dpgen.privacy.noise.noisy_maximum import _bound_loss, find_noisy_maximum
+from lightning_dpgen.privacy.noise.stream import Keystream
 
 # The chance that a test of a law fails although all is right; seeds are fixed.
 ALARM = 1e-6
@@ -143,4 +143,4 @@ def test_large_differences_and_single_candidates():
     for scale in (2.0**46, 2.0**-21, np.nan):
         with pytest.raises(ValueError, match="expected"):
             find_noisy_maximum(words, np.array([5, 6]), scale)
-    assert logarithms.ERROR == 2.0**-48
+    assert noisy_maximum.ERROR == 2.0**-48

@@ -11,8 +11,8 @@ from dp_accounting.pld import PLDAccountant
 from scipy import integrate, stats
 from scipy.special import ndtr
 
-from lightning_dpgen.privacy.accounting.accountant import spent
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon
 from lightning_dpgen.privacy.accounting.pld import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
@@ -112,28 +112,28 @@ def test_no_pair_of_records_is_worse_than_the_antipodal_one():
 
 def test_replacing_costs_more_than_adding_and_less_than_both():
     event = dp_accounting.SelfComposedDpEvent(_sampled(0.01, 1.0), 200)
-    one = spent(event, 1e-5).epsilon
-    replaced = spent(event, 1e-5, relation=REPLACE_ONE).epsilon
+    one = compute_epsilon(event, 1e-5).epsilon
+    replaced = compute_epsilon(event, 1e-5, relation=REPLACE_ONE).epsilon
     # A removal and an addition one after the other cost (2 eps, (1 + e^eps) delta).
-    both = 2 * spent(event, 1e-5 / (1 + math.exp(2 * one))).epsilon
+    both = 2 * compute_epsilon(event, 1e-5 / (1 + math.exp(2 * one))).epsilon
     assert one < replaced < both
 
 
 def test_pure_epsilon_is_the_sum_of_inverse_multipliers():
     laplace = dp_accounting.LaplaceDpEvent
     event = dp_accounting.ComposedDpEvent([dp_accounting.SelfComposedDpEvent(laplace(4.0), 3), laplace(2.0)])
-    assert spent(event, 0.0).epsilon == 1.25
-    assert spent(event, 0.0, relation=REPLACE_ONE).epsilon == 1.25
-    assert spent(event, 1e-9).epsilon <= 1.2501
+    assert compute_epsilon(event, 0.0).epsilon == 1.25
+    assert compute_epsilon(event, 0.0, relation=REPLACE_ONE).epsilon == 1.25
+    assert compute_epsilon(event, 1e-9).epsilon <= 1.2501
     with pytest.raises(ValueError, match="only Laplace noise is pure"):
-        spent(dp_accounting.ComposedDpEvent([event, dp_accounting.GaussianDpEvent(1.0)]), 0.0)
+        compute_epsilon(dp_accounting.ComposedDpEvent([event, dp_accounting.GaussianDpEvent(1.0)]), 0.0)
 
 
 def test_what_has_no_sound_account_is_refused():
     with pytest.raises(Unaccountable, match="LaplaceDpEvent under replace_one"):
-        spent(dp_accounting.LaplaceDpEvent(1.0), 1e-5, relation=REPLACE_ONE)
+        compute_epsilon(dp_accounting.LaplaceDpEvent(1.0), 1e-5, relation=REPLACE_ONE)
     with pytest.raises(ValueError, match="relation='replace'"):
-        spent(dp_accounting.GaussianDpEvent(1.0), 1e-5, relation="replace")
+        compute_epsilon(dp_accounting.GaussianDpEvent(1.0), 1e-5, relation="replace")
 
 
 @pytest.mark.parametrize("delta", [1e-8, 1e-11, 1e-12, 1e-13, 1e-15])
@@ -142,7 +142,7 @@ def test_no_rounding_makes_epsilon_too_small(count, delta):
     """Sampled with probability nearly 1, a Gaussian of multiplier 1 has the epsilon of its closed form."""
     step = dp_accounting.PoissonSampledDpEvent(1 - 1e-9, dp_accounting.GaussianDpEvent(math.sqrt(count)))
     exact = gaussian_epsilon(1.0, delta)
-    answer = spent(dp_accounting.SelfComposedDpEvent(step, count), delta)
+    answer = compute_epsilon(dp_accounting.SelfComposedDpEvent(step, count), delta)
     assert exact * (1 - 1e-6) <= answer.epsilon <= exact * 1.15
     if answer.method == "rdp":
         assert delta < 1e-13 * count

@@ -16,7 +16,7 @@ from scipy import stats
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.event_parts import hashable
 from lightning_dpgen.privacy.accounting.events import UnknownEvent, decode, encode
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE, Unaccountable
@@ -50,7 +50,7 @@ RUN = dp_event.ComposedDpEvent([GAUSSIAN, LOTS])
 def test_costs_what_another_implementation_says(law, mean, event):
     whole = dp_event.RepeatAndSelectDpEvent(event, mean, SHAPES[law])
     for delta in (1e-3, 1e-6):
-        found = spent(whole, delta)
+        found = compute_epsilon(whole, delta)
         assert found.epsilon == pytest.approx(RdpAccountant(ORDERS).compose(whole).get_epsilon(delta), rel=1e-6)
         assert found.method == "rdp"
 
@@ -68,10 +68,10 @@ def test_no_delta_of_the_best_of_gaussian_trials_is_above_what_is_certified(law)
         pairs = ((present, absent), (absent, present))
         return max(np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0.0), values) for p, q in pairs)
 
-    certified = spent(dp_event.RepeatAndSelectDpEvent(trial, mean, SHAPES[law]), delta).epsilon
+    certified = compute_epsilon(dp_event.RepeatAndSelectDpEvent(trial, mean, SHAPES[law]), delta).epsilon
     assert exact(certified) <= delta
     # The epsilon of one trial does not bound the best of several.
-    assert exact(spent(trial, delta).epsilon) > delta
+    assert exact(compute_epsilon(trial, delta).epsilon) > delta
 
 
 def _density(law, mean, value, centre, deviation):
@@ -184,8 +184,10 @@ def test_ends_where_the_first_words_are_those_of_no_number():
 
 def test_one_of_several_costs_at_each_order_what_the_dearest_does():
     other = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(0.001, dp_event.GaussianDpEvent(0.6)), 500)
-    both = spent(dp_event.RepeatAndSelectDpEvent(OneOfDpEvent([GAUSSIAN, other]), 10.0, 0.0), 1e-5).epsilon
-    alone = [spent(dp_event.RepeatAndSelectDpEvent(event, 10.0, 0.0), 1e-5).epsilon for event in (GAUSSIAN, other)]
+    both = compute_epsilon(dp_event.RepeatAndSelectDpEvent(OneOfDpEvent([GAUSSIAN, other]), 10.0, 0.0), 1e-5).epsilon
+    alone = [
+        compute_epsilon(dp_event.RepeatAndSelectDpEvent(event, 10.0, 0.0), 1e-5).epsilon for event in (GAUSSIAN, other)
+    ]
     assert both >= max(alone)
     assert one_of([GAUSSIAN, dp_event.GaussianDpEvent(2.0)]) == GAUSSIAN
     assert len(one_of([RUN, GAUSSIAN, RUN]).events) == 2
@@ -209,7 +211,7 @@ def test_a_tree_comes_back_from_json(shape):
     event = dp_event.RepeatAndSelectDpEvent(OneOfDpEvent([RUN, GAUSSIAN]), 10.0, shape)
     text = json.dumps(encode(event), allow_nan=False)
     assert encode(decode(json.loads(text))) == encode(event)
-    assert spent(decode(json.loads(text)), 1e-5) == spent(event, 1e-5)
+    assert compute_epsilon(decode(json.loads(text)), 1e-5) == compute_epsilon(event, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -235,12 +237,14 @@ def test_one_of_several_stands_under_a_selection_alone():
         decode(encode(OneOfDpEvent([GAUSSIAN, LAPLACE])))
     deep = dp_event.SelfComposedDpEvent(dp_event.ComposedDpEvent([GAUSSIAN, LAPLACE]), 3)
     whole = decode(encode(dp_event.RepeatAndSelectDpEvent(deep, 5.0, 0.0)))
-    assert spent(whole, 1e-5).epsilon == pytest.approx(RdpAccountant(ORDERS).compose(whole).get_epsilon(1e-5), rel=1e-6)
+    assert compute_epsilon(whole, 1e-5).epsilon == pytest.approx(
+        RdpAccountant(ORDERS).compose(whole).get_epsilon(1e-5), rel=1e-6
+    )
 
 
 def test_of_a_record_replaced_nothing_is_known():
     with pytest.raises(Unaccountable, match="best of several"):
-        spent(dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, 0.0), 1e-5, relation=REPLACE_ONE)
+        compute_epsilon(dp_event.RepeatAndSelectDpEvent(GAUSSIAN, 5.0, 0.0), 1e-5, relation=REPLACE_ONE)
 
 
 def _plan(**kinds):

@@ -10,7 +10,6 @@ from contracts.laws.accounts import account_of
 from contracts.laws.noise import deviates
 from contracts.threads import together
 
-from lightning_dpgen.common.launched import launched_as
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.privacy import account as accounts
 from lightning_dpgen.privacy import mechanisms
@@ -23,6 +22,7 @@ from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.privacy.sampling.samplers import Poisson
+from lightning_dpgen.privacy.software import launched_as
 
 
 def _plan(count=5, **multipliers):

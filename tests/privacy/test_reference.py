@@ -12,9 +12,9 @@ from scipy.stats import norm
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting import reference
-from lightning_dpgen.privacy.accounting.accountant import Spent, spent
+from lightning_dpgen.privacy.accounting.accountant import Spent, compute_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_mu
 from lightning_dpgen.privacy.accounting.events import composed
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
 from lightning_dpgen.privacy.accounting.pld import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
@@ -136,7 +136,7 @@ def test_a_choice_beside_a_reference_without_failure_is_planned_and_stays_below_
     choice = StageSpec("choice", {"choice": 1.0}, 3, max_noise=1e9, share=0.05, kinds={"choice": PURE})
     plan = make_rest(first, [count, choice, StageSpec("a", {"x": 1.0}, 1, max_noise=1e9)])
     rest = composed([event for _, event in plan.stage_events[1:]])
-    spent_by_parts = spent(dp_accounting.ComposedDpEvent([plan.stage_events[0][1], rest]), DELTA).epsilon
+    spent_by_parts = compute_epsilon(dp_accounting.ComposedDpEvent([plan.stage_events[0][1], rest]), DELTA).epsilon
     assert 0.9 * EPSILON < spent_by_parts <= EPSILON
     assert plan.reference.used(rest).shift == pytest.approx(1.0, abs=1e-3)
 
@@ -158,7 +158,9 @@ def test_a_reference_for_replaced_records_takes_nothing_without_such_an_account(
 
 def test_a_profile_that_is_not_followed_into_its_tail_shows_nothing(monkeypatch):
     """Beyond the last point the profile must be below the failure."""
-    monkeypatch.setattr(reference, "spent", lambda *given, **named: Spent(0.5 * spent(*given, **named).epsilon, 0.0))
+    monkeypatch.setattr(
+        reference, "compute_epsilon", lambda *given, **named: Spent(0.5 * compute_epsilon(*given, **named).epsilon, 0.0)
+    )
     assert dominating_shift(_sampled(0.2, 1.3, 1), 1e-6).shift == math.inf
 
 
@@ -247,7 +249,7 @@ def test_the_cost_is_that_of_the_first_access_and_the_reference_for_stock_accoun
         assert failing + (1 - failing) * _gaussian(np.array([plan.epsilon]), mu)[0] <= DELTA * (1 + 1e-9)
         promised = plan.reference
         assert read_reference(promised.event, 1, replaceable=promised.replaceable) == promised
-        assert spent(plan.event, DELTA).method == "closed form"
+        assert compute_epsilon(plan.event, DELTA).method == "closed form"
 
 
 def test_a_curve_of_a_plan_below_a_reference_ends_at_its_epsilon_at_most():
@@ -263,7 +265,7 @@ def test_where_rounding_could_hide_a_tail_moments_stand_in(delta):
     first = make_first_plan(count, epsilon=EPSILON, delta=delta, sampled=2000)
     assert not first.reference.replaceable
     plan = make_rest(first, [count, _training(0.01, 2000)])
-    assert spent(plan.composition, delta).epsilon <= EPSILON * (1 + 1e-9)
+    assert compute_epsilon(plan.composition, delta).epsilon <= EPSILON * (1 + 1e-9)
 
 
 def test_a_reference_takes_the_steps_that_fit():

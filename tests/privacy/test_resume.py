@@ -12,7 +12,7 @@ import torch
 
 from lightning_dpgen.privacy import chain
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, PlanMismatch
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
@@ -374,7 +374,7 @@ def test_lost_accesses_before_training_cost_it_steps_however_often(tmp_path):
     _draw(account, "training", account.remaining("training"))
     account.verify_complete()
     event, cost = account.certified()
-    assert cost.epsilon == spent(account.event, 1e-5).epsilon <= 2.0
+    assert cost.epsilon == compute_epsilon(account.event, 1e-5).epsilon <= 2.0
     assert account.ledger.count("split") == 4 + 3 and event == account.event
     # One step more would have been too much.
     stages = account.plan.as_json()

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from lightning_dpgen.privacy.accounting.epsilon_range import LARGEST_EPSILON
-from lightning_dpgen.privacy.planning.limits import root
+from lightning_dpgen.privacy.planning.solving import smallest_multiplier_within
 
 # Each cost has the multiplier at which it falls to 2; those without one are never as dear within reach.
 COSTS = {
@@ -27,7 +27,7 @@ COSTS = {
 @pytest.mark.parametrize("cost", COSTS)
 def test_meets_the_target_from_below(cost, start):
     cost_at, where = COSTS[cost]
-    found = root(cost_at, 2.0, 10.0, start=start)
+    found = smallest_multiplier_within(cost_at, 2.0, 10.0, start=start)
     assert cost_at(found) <= 2.0
     if where is None:
         # Less noise than this protects nothing, so the search stops there.
@@ -38,11 +38,11 @@ def test_meets_the_target_from_below(cost, start):
 
 @pytest.mark.parametrize("start", [0.5, 5.0])
 def test_where_the_largest_is_too_dear_it_is_the_answer(start):
-    assert root(lambda m: 9.0 / m, 2.0, 3.0, start=start) == 3.0
-    assert root(lambda m: math.inf, 2.0, 3.0, start=start) == 3.0
+    assert smallest_multiplier_within(lambda m: 9.0 / m, 2.0, 3.0, start=start) == 3.0
+    assert smallest_multiplier_within(lambda m: math.inf, 2.0, 3.0, start=start) == 3.0
 
 
 def test_few_evaluations_are_made():
     calls = []
-    root(lambda m: calls.append(m) or m**-1.2 + 0.3 * m**-2, 0.9, 50.0, start=1.0)
+    smallest_multiplier_within(lambda m: calls.append(m) or m**-1.2 + 0.3 * m**-2, 0.9, 50.0, start=1.0)
     assert len(calls) <= 5

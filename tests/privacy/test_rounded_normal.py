@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lightning_dpgen.privacy.noise import rounded_normal
-from lightning_dpgen.privacy.noise.keystream import Keystream
 from lightning_dpgen.privacy.noise.rounded_normal import rounded_normals
+from lightning_dpgen.privacy.noise.stream import Keystream
 
 SIGMAS = [0.3, 1.0, 7.5, 1e6, math.pi * 2**30, 2.0**45]
 ONES = 2**64 - 1

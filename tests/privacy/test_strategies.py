@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accounting.correlated_events import CorrelatedGaussianDpEvent
-from lightning_dpgen.privacy.accounting.event_parts import gaussian_history
+from lightning_dpgen.privacy.accounting.event_parts import CorrelatedGaussianDpEvent, gaussian_history
 from lightning_dpgen.privacy.accounting.events import UnknownEvent, decode, encode, stage_events
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
-from lightning_dpgen.privacy.sampling.sampler_choice import make_sampler
+from lightning_dpgen.privacy.sampling.sampler_choice import banded_strategy, make_sampler, prefix_error
 from lightning_dpgen.privacy.sampling.samplers import Cyclic, Poisson, TruncatedPoisson
 from lightning_dpgen.privacy.sampling.strategy import Strategy
-from lightning_dpgen.privacy.sampling.strategy_search import banded_strategy, prefix_error
 
 GOLDEN = json.loads(Path(__file__).with_name("jax_privacy_strategies.json").read_text())
 

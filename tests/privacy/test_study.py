@@ -15,16 +15,15 @@ from dp_accounting.rdp import RdpAccountant
 from scipy.stats import norm
 
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.delta_events import EpsilonDeltaDpEvent
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon
+from lightning_dpgen.privacy.accounting.event_parts import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.accounting.renyi import pure_moments
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
-from lightning_dpgen.privacy.fingerprint_key import fingerprint_key
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_first_plan, make_plan
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
-from lightning_dpgen.privacy.studies.study import Study, study_entry
+from lightning_dpgen.privacy.studies.study import Study, fingerprint_key, study_entry
 from lightning_dpgen.privacy.studies.study_total import _shares
 
 ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]

@@ -28,8 +28,8 @@ from lightning_dpgen import (
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.accounting.accountant import spent
-from lightning_dpgen.privacy.accounting.delta_events import EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
+from lightning_dpgen.privacy.accounting.event_parts import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
@@ -89,7 +89,7 @@ def test_the_true_loss_of_four_records_cut_to_two_is_below_what_is_stated(rate, 
                 beyond = max(beyond, true - untruncated)
             # The accountant, at the delta that it was asked for.
             delta = failure + 0.01 * (1.0 - failure)
-            stated = spent(access.event, delta).epsilon
+            stated = compute_epsilon(access.event, delta).epsilon
             assert max(_delta(p, q, stated, x), _delta(q, p, stated, x)) <= delta + 1e-6
     # Without the failure the statement is false where lots are often full: a record takes the place of another one.
     assert beyond > 0.01 if rate > 0.5 else beyond < 1e-6

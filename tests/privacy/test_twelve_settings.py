@@ -37,7 +37,7 @@ def test_there_are_twelve_and_half_the_noise_would_be_noticed(accountants):
     setting = accountants.SETTINGS[3]
     more = accountants.lots(0.5, 3.5, 60, setting.delta)
     understated = accountants.Answers(
-        accountants.spent(setting.event, setting.delta).epsilon, None, None,
+        accountants.compute_epsilon(setting.event, setting.delta).epsilon, None, None,
         *accountants.epsilon_by_quadrature(more.parts, more.delta), (0.0,) * 4,
     )  # fmt: skip
     assert not understated.agrees

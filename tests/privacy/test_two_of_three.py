@@ -8,8 +8,8 @@ import pytest
 
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.privacy.access import LAPLACE, PURE
-from lightning_dpgen.privacy.accounting.accountant import spent
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon, gaussian_mu
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon, gaussian_mu
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.planning.calibration import make_first_plan, make_plan
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
@@ -50,7 +50,7 @@ def test_a_sampled_stage_has_the_mu_of_its_epsilon_alone():
     mu = gaussian_mu(2.0, DELTA)
     factors = []
     for (_, event), stage in zip(plan.stage_events, plan.stages, strict=True):
-        alone = gaussian_mu(spent(event, DELTA).epsilon, DELTA)
+        alone = gaussian_mu(compute_epsilon(event, DELTA).epsilon, DELTA)
         factors.append(alone / (math.sqrt(stage.share) * mu))
     assert factors[0] == pytest.approx(factors[1], rel=0.02) and factors[0] == pytest.approx(1.0, rel=0.05)
 
@@ -157,7 +157,7 @@ def test_pure_noise_in_a_composition_with_a_delta():
     plan = make_plan(specs, epsilon=2.0, delta=DELTA)
     assert 1.99 < plan.epsilon <= 2.0
     # Bounded losses compose differently from a Gaussian's; the common factor makes up for that.
-    alone = spent(dict(plan.stage_events)["choice"], DELTA).epsilon
+    alone = compute_epsilon(dict(plan.stage_events)["choice"], DELTA).epsilon
     assert alone == pytest.approx(gaussian_epsilon(math.sqrt(0.3) * gaussian_mu(2.0, DELTA), DELTA), rel=0.25)
 
 

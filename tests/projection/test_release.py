@@ -15,10 +15,9 @@ from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.projection.choice import ladder, options
 from lightning_dpgen.projection.matrices import distortion, make_matrix
-from lightning_dpgen.projection.neighbourhood import Neighbourhood
-from lightning_dpgen.projection.noises import NOISES
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.projection.recovery import Recovery
+from lightning_dpgen.projection.sensitivity import NOISES, Neighbourhood
 from lightning_dpgen.sampling.errors import BadRecords
 
 ROWS, LABELS = blobs(400, 6, seed=1)
@@ -38,7 +37,7 @@ def test_the_plan_costs_epsilon_and_the_noise_is_what_it_says(noise, unit):
         assert projection.scale(plan) == pytest.approx(projection.sensitivity / (0.99 * 3.0), rel=1e-5)
     else:
         # One Gaussian beside a count of one hundredth of mu^2: the classical answer, with the sensitivity of a replacement.
-        from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_mu
+        from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_mu
 
         mu = gaussian_mu(3.0, delta) * math.sqrt(0.99)
         assert projection.scale(plan) == pytest.approx(projection.sensitivity / mu, rel=1e-3)

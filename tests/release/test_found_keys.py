@@ -8,7 +8,7 @@ import torch
 from contracts.sealed import rewrite
 
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.events import decode
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
@@ -54,7 +54,7 @@ def test_it_is_consistent(made):
     assert verdict.problems == [] and round_up(verdict.epsilon) == certificate["epsilon"] <= 2.0
     (failure,) = [e for e in certificate["stages"][0]["event"]["events"] if e["type"] == "EpsilonDeltaDpEvent"]
     assert failure == {"type": "EpsilonDeltaDpEvent", "epsilon": 0.0, "delta": 1e-6}
-    replaced = spent(decode(certificate["event"]), 1e-5, relation=REPLACE_ONE, interval=None).epsilon
+    replaced = compute_epsilon(decode(certificate["event"]), 1e-5, relation=REPLACE_ONE, interval=None).epsilon
     assert certificate["also"]["replace_one_epsilon"] == pytest.approx(replaced, rel=1e-3)
     assert min(delta for delta, _ in certificate["also"]["curve"]) > 1e-6, "no epsilon is finite below the delta of keys"
     assert "seen with probability at most 1e-06" in describe(certificate["event"])

@@ -17,8 +17,8 @@ from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
+from lightning_dpgen.projection.sensitivity import Neighbourhood
 from lightning_dpgen.release.drawing.sampler import Release, load_release, write_model
 from lightning_dpgen.release.files import MODEL, NotARelease
 from lightning_dpgen.release.projected import ProjectedRows, load_projected, write_projected

@@ -20,7 +20,7 @@ from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ON
 from lightning_dpgen.privacy.drawn_noise import DrawnNoise
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.ledger import Ledger
-from lightning_dpgen.privacy.noise.exact_unit import read_unit, write_unit
+from lightning_dpgen.privacy.noise.units import read_unit, write_unit
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
@@ -47,7 +47,7 @@ DOORS = {
 def _draw(access, name):
     zeros, (_, _, unit, bound, of_unit) = torch.zeros(4, dtype=torch.int64), DOORS[name]
     if name in ("rounded_gaussian", "of_unit"):
-        mechanisms.rounded_gaussian(access, name, zeros, unit=unit, sensitivity=bound, of_unit=of_unit)
+        mechanisms.rounded_gaussian(access, name, zeros, unit=unit, sensitivity=bound, per_person=of_unit)
     elif name == "histogram":
         mechanisms.noisy_histogram(access, name, zeros, 3, sensitivity=bound)
     elif name == "keys":

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_dpgen.cli.guarded import how_to_go_on
+from lightning_dpgen.cli.launch import how_to_go_on
 from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.specs.compose import expanded, replaced, written
 from lightning_dpgen.specs.run import AuditSpec, read_projection, read_run

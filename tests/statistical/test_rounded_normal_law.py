@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from lightning_dpgen.privacy.noise.keystream import Keystream
 from lightning_dpgen.privacy.noise.rounded_normal import rounded_normals
 from lightning_dpgen.privacy.noise.rounded_vectors import rounded_sphericals
+from lightning_dpgen.privacy.noise.stream import Keystream
 
 COUNT = 400_000
 FALSE_ALARM = 1e-6

@@ -14,8 +14,8 @@ from contracts.laws.noise import (
 
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import stream as noise
-from lightning_dpgen.privacy.noise.noise_grid import grid_step
 from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.noise.units import grid_step
 
 
 @pytest.mark.parametrize("size", [0, 6])

@@ -16,7 +16,7 @@ from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.measure import crossings
 from lightning_dpgen.metrics.fidelity import FIDELITY
-from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.events import decode, encode
 from lightning_dpgen.privacy.drawn_noise import ROUNDED_GAUSSIAN
@@ -460,7 +460,7 @@ def _selection(kinds_of_trials, chosen):
     event = {"type": "OneOfDpEvent", "events": trials} if len(trials) > 1 else trials[0]
     certificate["event"] = {"type": "RepeatAndSelectDpEvent", "event": event, "mean": 5.0, "shape": 1.0}
     certificate["selection"] = {"chosen": {}}
-    certificate["target_epsilon"] = round_up(spent(decode(certificate["event"]), certificate["delta"]).epsilon)
+    certificate["target_epsilon"] = round_up(compute_epsilon(decode(certificate["event"]), certificate["delta"]).epsilon)
     certificate["noise"] |= {"sums": [], "others": []}
     return certificate, model
 

@@ -5,7 +5,7 @@ import copy
 import dp_accounting
 import pytest
 
-from lightning_dpgen.privacy.accounting.delta_events import EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.accounting.event_parts import EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.accounting.events import encode
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.sampling.samplers import TruncatedPoisson

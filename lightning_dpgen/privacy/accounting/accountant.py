@@ -1,7 +1,7 @@
 """From an event to epsilon: the privacy-loss-distribution accountant, under either relation.
 
-The event tree is stock dp-accounting; this file only chooses the discretisation. Unsampled Gaussians are joined before the
-numerical part (`event_parts`), since their composition is again a Gaussian.
+The event tree is stock dp-accounting; this file chooses the discretisation, and bounds the time that an account takes.
+Unsampled Gaussians are joined before the numerical part (`event_parts`), since their composition is again a Gaussian.
 """
 
 from __future__ import annotations
@@ -13,12 +13,18 @@ from dataclasses import dataclass
 
 import dp_accounting
 import numpy as np
+from dp_accounting import dp_event
 from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
-from lightning_dpgen.privacy.accounting.cost import MOST_POINTS, affordable
-from lightning_dpgen.privacy.accounting.epsilon_range import LARGEST_EPSILON, PLD, RDP, check_accountant
-from lightning_dpgen.privacy.accounting.event_parts import Leaves, join_gaussians, leaves_of, without_failures
-from lightning_dpgen.privacy.accounting.gaussian_cost import gaussian_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import LARGEST_EPSILON, PLD, RDP, check_accountant, gaussian_epsilon
+from lightning_dpgen.privacy.accounting.event_parts import (
+    CorrelatedGaussianDpEvent,
+    Leaves,
+    join_gaussians,
+    leaves_of,
+    without_failures,
+)
 from lightning_dpgen.privacy.accounting.pld import (
     ADD_OR_REMOVE_ONE,
     RELATIONS,
@@ -28,13 +34,78 @@ from lightning_dpgen.privacy.accounting.pld import (
     in_arrays,
     loss_distribution,
 )
-from lightning_dpgen.privacy.accounting.renyi import by_rdp, profile_by_rdp
+from lightning_dpgen.privacy.accounting.renyi import epsilon_by_rdp, profile_by_rdp
 
 # Measured (docs/guarantees/accounting.md, "Discretisation"): finer than 5e-6 rounding in the FFT inflates the tail; and for
 # a delta below 1e-13 a composition, rounding is as large as the tail itself, in either direction.
 INTERVALS = (*(1e-3 * 0.5**halvings for halvings in range(8)), 5e-6)
 _SETTLED = 1e-3
 _ROUNDING = 1e-13
+# Points of loss distributions (docs/guarantees/limits.md, "What is read from others"): five microseconds each, all told.
+MOST_POINTS = 1 << 20
+# The fixed cost of a noise in points: its Renyi moments, and the fixed part of each composition.
+_EACH = 8000
+# The cost of a selection, and of each noise in its trials: these have Renyi moments alone.
+_OF_TRIAL = 2000
+
+
+def affordable(event: dp_accounting.DpEvent, interval: float) -> bool:
+    """Return whether an account at this interval, and those of all stages alone, take less than about ten seconds.
+
+    Unsampled Gaussians are joined in closed form and cost nothing, however many there are; equal noises of a stage are one.
+
+    Args:
+        event: the composition of the events of stages, or the event of the only one.
+
+    Example:
+        >>> lot = dp_accounting.PoissonSampledDpEvent(0.01, dp_accounting.GaussianDpEvent(1.0))
+        >>> stage = dp_accounting.SelfComposedDpEvent(lot, 10**6)
+        >>> affordable(stage, 1e-3), affordable(dp_accounting.ComposedDpEvent([stage] * 1000), 1e-3)
+        (True, False)
+    """
+    stages = event.events if isinstance(event, dp_accounting.ComposedDpEvent) else [event]
+    left: float = MOST_POINTS
+    for stage in stages:
+        for leaf in set(_noises(stage)):
+            left -= _points(leaf, interval)
+            if left < 0:
+                return False
+    return True
+
+
+def _noises(event: dp_accounting.DpEvent) -> Iterator[tuple[str, float, float]]:
+    """Yield name, multiplier and rate of each noise that needs a distribution or moments of its own."""
+    if isinstance(event, dp_accounting.SelfComposedDpEvent):
+        yield from _noises(event.event)
+    elif isinstance(event, CorrelatedGaussianDpEvent):
+        yield from _noises(event.standard)
+    elif isinstance(event, dp_event.RepeatAndSelectDpEvent):
+        yield "trial", event.mean, event.shape
+        for _, multiplier, rate in _noises(event.event):
+            yield "trial", multiplier, rate
+    elif isinstance(event, dp_accounting.PoissonSampledDpEvent):
+        yield "gaussian", event.event.noise_multiplier, event.sampling_probability
+    elif isinstance(event, dp_accounting.LaplaceDpEvent):
+        yield "laplace", event.noise_multiplier, 1.0
+    else:
+        for part in getattr(event, "events", ()):
+            yield from _noises(part)
+
+
+@functools.lru_cache(maxsize=4096)
+def _points(noise: tuple[str, float, float], interval: float) -> float:
+    """Return how many points the distributions of a noise have, for a record added and for one removed."""
+    name, multiplier, rate = noise
+    if name == "trial":
+        return _OF_TRIAL
+    if name == "laplace":
+        # Losses from -1/m to 1/m.
+        return _EACH + 2.0 / (multiplier * interval)
+    points = float(_EACH)
+    for adjacency in (AdjacencyType.ADD, AdjacencyType.REMOVE):
+        bounds = GaussianPrivacyLoss(multiplier, sampling_prob=rate, adjacency_type=adjacency).connect_dots_bounds()
+        points += (bounds.epsilon_upper - bounds.epsilon_lower) / interval
+    return points
 
 
 @dataclass(frozen=True)
@@ -53,7 +124,7 @@ class Spent:
     method: str = "pld"
 
 
-def spent(
+def compute_epsilon(
     event: dp_accounting.DpEvent,
     delta: float,
     *,
@@ -85,9 +156,9 @@ def spent(
         Unaccountable: if no sound account is known under this relation.
 
     Example:
-        >>> round(spent(dp_accounting.GaussianDpEvent(1.0), 1e-5).epsilon, 2)
+        >>> round(compute_epsilon(dp_accounting.GaussianDpEvent(1.0), 1e-5).epsilon, 2)
         4.38
-        >>> spent(dp_accounting.LaplaceDpEvent(2.0), 0.0).epsilon
+        >>> compute_epsilon(dp_accounting.LaplaceDpEvent(2.0), 0.0).epsilon
         0.5
     """
     if relation not in RELATIONS:
@@ -111,16 +182,16 @@ def spent(
     if any(isinstance(leaf, dp_accounting.dp_event.RepeatAndSelectDpEvent) for leaf, _ in leaves):
         if relation == REPLACE_ONE:
             raise Unaccountable("the best of several trials has Renyi moments alone, of a record added or removed")
-        epsilon = by_rdp(leaves, delta, quick=False)
+        epsilon = epsilon_by_rdp(leaves, delta, quick=False)
         return Spent(epsilon if epsilon <= LARGEST_EPSILON else math.inf, 0.0, "rdp")
     # Replacing is a removal and an addition, so an event that is too dear under one relation is so under both.
-    bound = by_rdp(leaves, delta)
+    bound = epsilon_by_rdp(leaves, delta)
     if bound > LARGEST_EPSILON:
         return Spent(math.inf, 0.0)
     if delta < _ROUNDING * sum(count for _, count in leaves):
         if relation == REPLACE_ONE:
             raise Unaccountable(f"delta={delta:g} is too small for a numerical account of replacing a record")
-        return Spent(by_rdp(leaves, delta, quick=False), 0.0, "rdp")
+        return Spent(epsilon_by_rdp(leaves, delta, quick=False), 0.0, "rdp")
     if interval is not None:
         return Spent(_by_pld(leaves, delta, interval, relation), interval)
     best = Spent(math.inf, INTERVALS[0])
@@ -152,7 +223,7 @@ def _spent_by_moments(event: dp_accounting.DpEvent, delta: float, relation: str)
                 f"noise alone: take {PLD!r}"
             )
         leaves = tuple((dp_accounting.GaussianDpEvent(leaf.noise_multiplier / 2.0), count) for leaf, count in leaves)
-    epsilon = by_rdp(leaves, delta, quick=False) if leaves else 0.0
+    epsilon = epsilon_by_rdp(leaves, delta, quick=False) if leaves else 0.0
     return Spent(epsilon if epsilon <= LARGEST_EPSILON else math.inf, 0.0, "rdp")
 
 

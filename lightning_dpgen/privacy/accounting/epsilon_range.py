@@ -1,11 +1,11 @@
-"""Numbers of a budget: the range of epsilon, rounding to the safe side, and accountants by name."""
+"""Numbers of a budget: their ranges, rounding to the safe side, the cost of one Gaussian, and accountants by name."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-from lightning_dpgen.common.number_arguments import check_number
+from lightning_dpgen.common.number_arguments import check_name, check_number
 
 # Beyond this nothing is protected, and a loss distribution would need gigabytes: reported as infinite.
 LARGEST_EPSILON = 1000.0
@@ -88,8 +88,60 @@ def check_accountant(name: object) -> None:
         Traceback (most recent call last):
         ValueError: accountant='gdp': a central limit theorem gives an approximation and no upper bound, ...
     """
-    if isinstance(name, str) and name in ACCOUNTANTS_BY_NAME:
-        return
-    why = _REFUSED.get(name) if isinstance(name, str) else None
-    expected = f"expected {PLD!r} (privacy loss distributions, the tightest) or {RDP!r} (Renyi moments)"
-    raise ValueError(f"accountant={str(name)[:60]!r}: {why or expected}")
+    expected = f"{PLD!r} (privacy loss distributions, the tightest) or {RDP!r} (Renyi moments)"
+    check_name("accountant", name, ACCOUNTANTS_BY_NAME, _REFUSED, expected)
+
+
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """Return the shift ``mu`` (1 over the multiplier) of the one Gaussian that is exactly (epsilon, delta)-private.
+
+    Balle and Wang 2018, Theorem 8: ``delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)``.
+
+    Example:
+        >>> round(1 / gaussian_mu(1.0, 1e-5), 2)
+        3.73
+    """
+    check_delta(delta)
+    if math.isinf(epsilon):
+        return math.inf
+    # The shift is below eps for small eps and near sqrt(2 eps) above, but for a delta near 1.
+    high = 10.0 + 2.0 * math.sqrt(2.0 * epsilon)
+    while _log_delta(high, epsilon) < math.log(delta):
+        high *= 2.0
+    return _root(lambda mu: _log_delta(mu, epsilon) - math.log(delta), 1e-6 * epsilon, high)
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Return the smallest epsilon for which one Gaussian of shift ``mu`` is (epsilon, delta)-private; see `gaussian_mu`.
+
+    Example:
+        >>> round(gaussian_epsilon(1.0, 1e-5), 2)
+        4.38
+    """
+    check_delta(delta)
+    if _log_delta(mu, 0.0) <= math.log(delta):
+        return 0.0
+    # The loss is N(mu^2/2, mu^2), so its tail beyond this is below any delta that a float holds.
+    high = mu * mu / 2 + 40.0 * mu
+    return _root(lambda epsilon: _log_delta(mu, epsilon) - math.log(delta), 0.0, high, rtol=1e-12)
+
+
+def _root(function: Callable[[float], float], low: float, high: float, **tolerance: float) -> float:
+    # A check of the range of epsilon or delta does not wait for it.
+    from scipy.optimize import brentq
+
+    return brentq(function, low, high, xtol=1e-12, **tolerance)
+
+
+def _log_delta(mu: float, epsilon: float) -> float:
+    """Return log delta of a Gaussian shift; all in logarithms, so that e^eps does not overflow."""
+    from scipy.special import log_ndtr
+
+    first = log_ndtr(mu / 2 - epsilon / mu)
+    second = epsilon + log_ndtr(-mu / 2 - epsilon / mu)
+    return first + math.log(-math.expm1(min(second - first, -1e-300)))
+
+
+def check_delta(delta: float) -> None:
+    """Raise ValueError unless 0 < delta < 1."""
+    check_number("delta", delta, lambda value: 0.0 < value < 1.0, "between 0 and 1")

@@ -1,22 +1,126 @@
-"""The parts of an event tree: its leaves, its Gaussians joined into one, and its failures taken off delta."""
+"""Events that dp-accounting lacks, and the parts of an event tree: leaves, joined Gaussians, failures taken off delta."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 import dp_accounting
 from scipy.stats import norm
 
-from lightning_dpgen.privacy.accounting.correlated_events import CorrelatedGaussianDpEvent
-from lightning_dpgen.privacy.accounting.delta_events import EpsilonDeltaDpEvent, left_of
-from lightning_dpgen.privacy.accounting.gaussian_cost import check_delta
-from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE
+from lightning_dpgen.privacy.accounting.epsilon_range import check_delta
+from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.accounting.private_selection import OneOfDpEvent
+from lightning_dpgen.privacy.sampling.strategy import Strategy
 
 # The parts of an event tree, and how often each of them stands there.
 Leaves = tuple[tuple[dp_accounting.DpEvent, int], ...]
+# If failures leave less than this part of delta, rounding would decide what is left.
+_ROUNDING = 1e-9
+# The smallest probability that a float and a normal quantile can still tell from 0.
+SMALLEST_FAILURE = 1e-40
+# Far more than rounding moves a sensitivity that is computed again, and far less than a difference that matters.
+_SENSITIVITY_ROUNDING = 1e-9
+
+
+@attrs.frozen
+class CorrelatedGaussianDpEvent(dp_accounting.DpEvent):
+    """All steps of a mechanism with correlated noise: they are one event, from the first step on.
+
+    Args:
+        noise_multiplier: the standard deviation of the independent noise over `sensitivity`.
+        sampling_probability: the probability with which a record of a step's group takes part.
+        sensitivity: that of the strategy; stated for its readers, and computed again by them.
+        strategy: the matrix and the sampler.
+
+    Raises:
+        ValueError: for a sensitivity that is not the strategy's, or a probability that is none.
+
+    Example:
+        >>> noise = CorrelatedGaussianDpEvent.of(2.0, 0.1, Strategy(steps=20, period=4, coefficients=(1.0, 0.5)))
+        >>> noise.standard
+        SelfComposedDpEvent(event=PoissonSampledDpEvent(...), count=5)
+    """
+
+    noise_multiplier: float
+    sampling_probability: float
+    sensitivity: float
+    strategy: Strategy
+
+    def __attrs_post_init__(self) -> None:
+        if not math.isclose(self.sensitivity, self.strategy.sensitivity, rel_tol=_SENSITIVITY_ROUNDING):
+            raise ValueError(
+                f"sensitivity={self.sensitivity!r}: a record moves this strategy by {self.strategy.sensitivity:.9g}"
+            )
+        if not 0.0 < self.sampling_probability <= 1.0:
+            raise ValueError(f"sampling_probability={self.sampling_probability!r}: expected above 0, up to 1")
+
+    @classmethod
+    def of(cls, multiplier: float, probability: float, strategy: Strategy) -> CorrelatedGaussianDpEvent:
+        """Return the event of a strategy, with its sensitivity."""
+        return cls(multiplier, probability, strategy.sensitivity, strategy)
+
+    @property
+    def standard(self) -> dp_accounting.DpEvent:
+        """The event of dp-accounting that costs as much (docs/guarantees/correlated_noise.md, "Correlated noise").
+
+        That is a Poisson-sampled Gaussian for each round.
+        """
+        noise = dp_accounting.GaussianDpEvent(self.noise_multiplier)
+        if self.sampling_probability < 1.0:
+            noise = dp_accounting.PoissonSampledDpEvent(self.sampling_probability, noise)
+        return dp_accounting.SelfComposedDpEvent(noise, self.strategy.rounds)
+
+
+@attrs.frozen
+class EpsilonDeltaDpEvent(dp_accounting.DpEvent):
+    """A mechanism that is known to be (epsilon, delta)-private under add-or-remove-one, and nothing more.
+
+    Name and fields are those that dp-accounting has for it after its release 0.6, which lacks it.
+
+    Example:
+        >>> EpsilonDeltaDpEvent(0.0, 1e-7)
+        EpsilonDeltaDpEvent(epsilon=0.0, delta=1e-07)
+    """
+
+    epsilon: float
+    delta: float
+
+
+def left_of(delta: float, failures: Iterable[tuple[dp_accounting.DpEvent, int]], relation: str) -> float:
+    """Return the delta at which the rest of a composition must be accounted for, beside some (0, d)-private events.
+
+    The worst (0, d)-private mechanism fails openly with probability d and says nothing otherwise. So whatever `rest` is,
+    ``delta(eps) = f + (1 - f) delta_rest(eps)`` exactly, with ``1 - f`` the product of all ``1 - d``
+    (docs/guarantees/sums.md, "Keys above a threshold"). A record replaced is one removed and one added: d twice.
+
+    Args:
+        delta: the delta of the whole composition.
+        failures: each an `EpsilonDeltaDpEvent` of epsilon 0, and how often it stands there.
+        relation: ``add_or_remove_one`` or ``replace_one``.
+
+    Returns:
+        ``(delta - f) / (1 - f)``; 0 if nothing is left, so that no epsilon is finite.
+
+    Raises:
+        Unaccountable: for an event with an epsilon of its own.
+
+    Example:
+        >>> round(left_of(1e-5, [(EpsilonDeltaDpEvent(0.0, 1e-6), 2)], "add_or_remove_one") * 1e6, 4)
+        8.0
+    """
+    logs, times = [], 2.0 if relation == REPLACE_ONE else 1.0
+    for event, count in failures:
+        if event.epsilon != 0.0:
+            raise Unaccountable(f"{event}: only a mechanism that is private except for its delta can be accounted for")
+        if times * event.delta >= 1.0:
+            return 0.0
+        logs.append(count * math.log1p(-times * event.delta))
+    # Summed without rounding, so that no order of events makes a difference.
+    log_sound = math.fsum(logs)
+    left = (delta + math.expm1(log_sound)) / math.exp(log_sound)
+    return left if left > _ROUNDING * delta else 0.0
 
 
 def leaves_of(event: dp_accounting.DpEvent, count: int) -> Iterator[tuple[dp_accounting.DpEvent, int]]:

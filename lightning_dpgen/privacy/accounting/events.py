@@ -14,8 +14,7 @@ import attrs
 import dp_accounting
 from dp_accounting import dp_event
 
-from lightning_dpgen.privacy.accounting.correlated_events import CorrelatedGaussianDpEvent
-from lightning_dpgen.privacy.accounting.delta_events import SMALLEST_FAILURE, EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.accounting.event_parts import SMALLEST_FAILURE, CorrelatedGaussianDpEvent, EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.accounting.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, OneOfDpEvent
 from lightning_dpgen.privacy.sampling.strategy import MOST_STRATEGIES, Strategy
 

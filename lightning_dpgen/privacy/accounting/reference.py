@@ -18,11 +18,16 @@ import dp_accounting
 import numpy as np
 from scipy.special import log_ndtr
 
-from lightning_dpgen.privacy.accounting.accountant import intervals_for, profile, spent
-from lightning_dpgen.privacy.accounting.delta_events import EpsilonDeltaDpEvent
-from lightning_dpgen.privacy.accounting.event_parts import gaussian_shift, hashable, leaves_of, shift_of_full_passes
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon, intervals_for, profile
+from lightning_dpgen.privacy.accounting.event_parts import (
+    EpsilonDeltaDpEvent,
+    gaussian_shift,
+    hashable,
+    leaves_of,
+    shift_of_full_passes,
+)
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
-from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
+from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 
 # Pieces of a profile. With so many, tangents and chords differ by a part in 1e4 at most.
 _PIECES = 160
@@ -170,7 +175,7 @@ def _dominating_shift(event: dp_accounting.DpEvent, failure: float, relation: st
     if interval is not None:
         return Shift(_shift_at(event, failure, relation, interval), interval)
     best = Shift(math.inf, 0.0)
-    for finer in intervals_for(event, spent_by_rdp(event, failure / 2)):
+    for finer in intervals_for(event, compute_epsilon_by_rdp(event, failure / 2)):
         found = Shift(_shift_at(event, failure, relation, finer), finer)
         settled = found.shift >= best.shift * (1.0 - _SETTLED)
         best = best if found.shift >= best.shift else found
@@ -181,7 +186,7 @@ def _dominating_shift(event: dp_accounting.DpEvent, failure: float, relation: st
 
 def _shift_at(event: dp_accounting.DpEvent, failure: float, relation: str, interval: float) -> float:
     # From here on the event's profile is below the failure.
-    end = spent(event, failure / 2, relation=relation, interval=interval).epsilon
+    end = compute_epsilon(event, failure / 2, relation=relation, interval=interval).epsilon
     if not math.isfinite(end):
         return math.inf
     epsilons = np.linspace(0.0, max(end, interval), _PIECES + 1)

@@ -19,11 +19,11 @@ RDP_ORDERS = [*range(2, 33), 40, 48, 64, 96, 128, 192, 256, 512, 1024]
 _FEW_ORDERS = [2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64]
 
 
-def spent_by_rdp(event: dp_accounting.DpEvent, delta: float) -> float:
+def compute_epsilon_by_rdp(event: dp_accounting.DpEvent, delta: float) -> float:
     """Return epsilon by Renyi moments: looser and far quicker, for brackets and searches."""
     event, delta = without_failures(event, delta)
     flat = join_gaussians(event)
-    return math.inf if flat is None or delta == 0.0 else by_rdp(tuple(leaves_of(flat, 1)), delta)
+    return math.inf if flat is None or delta == 0.0 else epsilon_by_rdp(tuple(leaves_of(flat, 1)), delta)
 
 
 def renyi_moments(event: dp_accounting.DpEvent, orders: Sequence[int]) -> np.ndarray:
@@ -50,21 +50,21 @@ def pure_moments(epsilon: float, orders: Sequence[int]) -> np.ndarray:
     return (np.logaddexp(a * epsilon, (1.0 - a) * epsilon) - np.logaddexp(0.0, epsilon)) / (a - 1.0)
 
 
-def converted(order: int, delta: float) -> float:
+def rdp_to_epsilon_offset(order: int, delta: float) -> float:
     """Return what turns a Renyi moment into an epsilon, as a sum (Canonne, Kamath and Steinke 2020, Proposition 12)."""
     return math.log1p(-1.0 / order) - math.log(delta * order) / (order - 1)
 
 
 # Plan, certificate and verification ask for the same numbers, and so does the next run with these settings.
 @functools.lru_cache(maxsize=4096)
-def by_rdp(leaves: Leaves, delta: float, quick: bool = True) -> float:
+def epsilon_by_rdp(leaves: Leaves, delta: float, quick: bool = True) -> float:
     """Return epsilon by the best of the orders; a quick answer tries few of them."""
     # Whole orders only: the fractional ones fail to converge for large lots and add nothing to a bracket.
     orders = _FEW_ORDERS if quick else RDP_ORDERS
     moments = sum((count * moments_of(leaf, tuple(orders)) for leaf, count in leaves), np.zeros(len(orders)))
     epsilon, order = compute_epsilon(orders, moments, delta)
     # A small epsilon needs large orders.
-    return by_rdp(leaves, delta, quick=False) if quick and order == _FEW_ORDERS[-1] else float(epsilon)
+    return epsilon_by_rdp(leaves, delta, quick=False) if quick and order == _FEW_ORDERS[-1] else float(epsilon)
 
 
 def profile_by_rdp(leaves: Leaves, epsilons: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Exact coins, and the laws of whole numbers that are built from them, from uniform bytes.
+"""Exact coins, and Poisson samples that are drawn by them, from uniform bytes.
 
 A coin compares random bytes with the digits of its probability in base 256 until they differ: no rounding and no
 modulo, so its bias is zero and not merely small.
@@ -14,11 +14,6 @@ import numpy as np
 
 # Coins thrown at a time: few enough to stay in the processor's cache.
 _AT_ONCE = 1 << 17
-# Binary digits of a number end where the rest of it is 0 but with a probability below exp(-230).
-_SELDOM = 230
-# Decimal places to which a probability is computed at first, and those of them that roundings may make wrong.
-_PRECISE, _WRONG = 100, 2
-_LARGEST_SCALE = 2.0**52
 
 Octets = Callable[[int], np.ndarray]
 
@@ -45,7 +40,7 @@ def heads(octets: Octets, count: int, probability: Sequence[int], place: int = 0
     Args:
         octets: a function that makes as many uniform bytes as it is asked for.
         count: the number of coins; each takes a byte, and one more each time that its byte is the probability's own digit.
-        probability: the digits of the probability of heads: `digits`, or `EndlessDigits`.
+        probability: the digits of the probability of heads: `digits`.
         place: the first of the digits that are compared.
 
     Example:

@@ -4,23 +4,32 @@ A Gumbel number is -ln(-ln U) for a uniform U of infinitely many binary digits. 
 always tell who wins: float64 with proved errors leaves one candidate. Otherwise those that are left are bounded in whole
 numbers (`bound_log`), and another word of digits is taken for each as long as two of their intervals overlap.
 
+Logarithms take ln x = e ln 2 + 2 artanh(t) with x = 2^e m, t = (m - 1) / (m + 1) and m near to 1: nothing but sums,
+products and quotients, so no error of a library's logarithm has to be trusted.
+
 docs/guarantees/noise.md, "Noisy maximum", has the proof.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from fractions import Fraction
 
 import numpy as np
 
 from lightning_dpgen.common.number_arguments import check_number
-from lightning_dpgen.privacy.noise import logarithms
-from lightning_dpgen.privacy.noise.logarithms import bound_log, estimate_logs
 from lightning_dpgen.privacy.noise.rounded_normal import Words
 from lightning_dpgen.privacy.noise.rounded_vectors import LARGEST_SCALE, SMALLEST_SCALE
 
 # First words below this, and U so near to 1 that few digits of -ln U are known, are left to more digits.
 _FEW, _UNKNOWN = 2.0**20, 0.25
+# Largest error of `estimate_logs`, over the size of its result.
+ERROR = 2.0**-48
+# Bits beyond those of an answer, so that the sum of all errors is a small part of its last bit.
+_GUARD = 16
+# Terms of the series in float64 beyond the first: what they leave out is below 2^-55 of the sum.
+_TERMS = 9
 
 
 def find_noisy_maximum(words: Words, scores: np.ndarray, scale: float) -> int:
@@ -61,11 +70,11 @@ def _find_likely(first: np.ndarray, behind: np.ndarray, scale: float) -> np.ndar
     exponential = np.abs(estimate_logs(known * 2.0**-64))
     with np.errstate(divide="ignore"):
         # The error of -ln U, over its size: digits that were not seen, conversion, and logarithm.
-        error = logarithms.ERROR + (2.0 / known + 2.0**-52) / exponential
+        error = ERROR + (2.0 / known + 2.0**-52) / exponential
     unknown = few | ~(error <= _UNKNOWN)
     exponential[unknown], error[unknown] = 1.0, 0.0
     away, logarithm = behind / scale, estimate_logs(exponential)
-    error = 2.0 * error + 2.0 * logarithms.ERROR * (np.abs(logarithm) + away)
+    error = 2.0 * error + 2.0 * ERROR * (np.abs(logarithm) + away)
     low, high = away + logarithm - error, away + logarithm + error
     low[unknown], high[unknown] = -np.inf, np.inf
     return np.flatnonzero(low <= high.min())
@@ -98,3 +107,68 @@ def _bound_loss(digits: int, bits: int, behind: int, scale: Fraction) -> tuple[i
     low = away // scale.numerator + bound_log(Fraction(smallest, 1 << places), bits)[0] if smallest > 0 else None
     high = -(-away // scale.numerator) + bound_log(Fraction(largest, 1 << places), bits)[1] if largest else None
     return low, high
+
+
+def bound_log(x: Fraction, bits: int) -> tuple[int, int]:
+    """Return whole numbers with ``low <= 2^bits ln x <= high``, at most 2 apart.
+
+    Args:
+        x: above 0.
+
+    Example:
+        >>> bound_log(Fraction(10), 20), bound_log(Fraction(1), 20)
+        ((2414435, 2414436), (0, 0))
+    """
+    p, q = x.numerator, x.denominator
+    # Then 2/3 <= p / q <= 4/3.
+    power = p.bit_length() - q.bit_length()
+    p, q = p << max(0, -power), q << max(0, power)
+    if 3 * p > 4 * q:
+        power, q = power + 1, 2 * q
+    elif 3 * p < 2 * q:
+        power, p = power - 1, 2 * p
+    # Few different numbers of places, so that few values of ln 2 are needed.
+    places = -(-(bits + abs(power).bit_length() + bits.bit_length() + _GUARD) // 64) * 64
+    low, high = _bound_artanh(abs(p - q), p + q, places)
+    low, high = (2 * low, 2 * high) if p >= q else (-2 * high, -2 * low)
+    of_two = [2 * end * power for end in _bound_artanh_of_third(places)]
+    spare = places - bits
+    return low + min(of_two) >> spare, -(-(high + max(of_two)) >> spare)
+
+
+def _bound_artanh(p: int, q: int, places: int) -> tuple[int, int]:
+    """Bound ``2^places artanh(p / q)`` for 0 <= p / q <= 1/3, by its series, all of whose quotients are rounded down."""
+    power, square = (p << places) // q, (p * p << places) // (q * q)
+    total = n = 0
+    while power:
+        total += power // (2 * n + 1)
+        power = power * square >> places
+        n += 1
+    return total, total + 3 * n + 3 if p else 0
+
+
+@functools.lru_cache(maxsize=64)
+def _bound_artanh_of_third(places: int) -> tuple[int, int]:
+    """Bound ``2^places artanh(1/3)``, half of ln 2."""
+    return _bound_artanh(1, 3, places)
+
+
+def estimate_logs(x: np.ndarray) -> np.ndarray:
+    """Return float64 near to ln x, each with an error of at most `ERROR` of its size, the same on every machine.
+
+    Args:
+        x: float64, finite and at least 2^-1022.
+
+    Example:
+        >>> estimate_logs(np.array([1.0, 2.0, 10.0])).round(9).tolist()
+        [0.0, 0.693147181, 2.302585093]
+    """
+    m, power = np.frexp(x)
+    small = m < math.sqrt(0.5)
+    m, power = np.where(small, 2.0 * m, m), power - small
+    t = (m - 1.0) / (m + 1.0)
+    square = t * t
+    series = np.full_like(t, 1.0 / (2 * _TERMS + 1))
+    for n in range(_TERMS - 1, -1, -1):
+        series = series * square + 1.0 / (2 * n + 1)
+    return power * math.log(2.0) + 2.0 * t * series

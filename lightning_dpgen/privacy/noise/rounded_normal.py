@@ -55,7 +55,7 @@ def rounded_normals(words: Words, count: int, sigma: float) -> np.ndarray:
         OverflowError: for a draw beyond int64. Its probability is below exp(-2^35).
 
     Example:
-        >>> from lightning_dpgen.privacy.noise.keystream import Keystream
+        >>> from lightning_dpgen.privacy.noise.stream import Keystream
         >>> rounded_normals(Keystream().random_raw, 3, 1000.0).dtype
         dtype('int64')
         >>> rounded_normals(lambda size: np.full(size, 2**62, np.uint64), 2, 1000.0).tolist()

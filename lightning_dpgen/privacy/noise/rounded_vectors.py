@@ -56,7 +56,7 @@ def rounded_sphericals(words: Words, count: int, k: int, scale: float) -> np.nda
         OverflowError: for a number of 2^62 or more. Its probability is below exp(-2^14) for k up to 65,536.
 
     Example:
-        >>> from lightning_dpgen.privacy.noise.keystream import Keystream
+        >>> from lightning_dpgen.privacy.noise.stream import Keystream
         >>> rounded_sphericals(Keystream().random_raw, 3, 2, 1000.0).shape
         (3, 2)
         >>> rounded_sphericals(lambda size: np.full(size, 2**62, np.uint64), 1, 2, 1000.0).tolist()

@@ -20,10 +20,10 @@ import weakref
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
 from lightning_dpgen.privacy.noise.coins import poisson_sample
-from lightning_dpgen.privacy.noise.keystream import Keystream
 from lightning_dpgen.privacy.noise.noisy_maximum import find_noisy_maximum
 from lightning_dpgen.privacy.noise.rounded_normal import rounded_normals
 from lightning_dpgen.privacy.noise.rounded_vectors import rounded_sphericals
@@ -54,6 +54,10 @@ _FEW, _RESERVE = 1 << 12, 1 << 15
 _WORDS = {torch.float32: (np.int32, 31, 2.0**16), torch.float64: (np.int64, 63, 2.0**43)}
 
 _streams: weakref.WeakSet[PrivateStream] = weakref.WeakSet()
+# Bytes that one key makes. Few enough that a key found in memory tells little of what was drawn before, and that no block
+# repeats by chance; many enough that a new key costs nothing.
+_KEY_LASTS = 1 << 26
+_ZEROS = memoryview(bytes(1 << 16))
 
 
 def _one_at_a_time(draw):
@@ -295,3 +299,42 @@ def _rekey_after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_rekey_after_fork)
+
+
+class Keystream:
+    """Random words from AES-256 in counter mode, each key drawn from the operating system and used for 64 MiB at most.
+
+    It takes no seed. After a fork the child needs a new one, as `PrivateStream` makes.
+
+    Example:
+        >>> Keystream().random_raw(3).dtype
+        dtype('uint64')
+    """
+
+    _entropy = staticmethod(os.urandom)
+
+    def __init__(self) -> None:
+        self._left = 0
+
+    def __reduce__(self):
+        raise TypeError("a keystream is never saved: a reader of the file could remove the noise")
+
+    def random_raw(self, size: int) -> np.ndarray:
+        """Return `size` uniform 64-bit words; the name is that of numpy's bit generators."""
+        return self.fill(np.empty(size, np.uint64))
+
+    def fill(self, words: np.ndarray) -> np.ndarray:
+        """Fill a contiguous array of uint64 with uniform words."""
+        out = words.view(np.uint8)
+        for start in range(0, len(out), len(_ZEROS)):
+            piece = out[start : start + len(_ZEROS)]
+            if len(piece) > self._left:
+                self._key()
+            self._left -= len(piece)
+            self._cipher.update_into(_ZEROS[: len(piece)], piece.data)
+        return words
+
+    def _key(self) -> None:
+        # A key is never used twice, so the counter may start at 0.
+        self._cipher = Cipher(algorithms.AES(self._entropy(32)), modes.CTR(bytes(16))).encryptor()
+        self._left = _KEY_LASTS

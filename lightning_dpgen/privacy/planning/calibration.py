@@ -11,16 +11,28 @@ import dp_accounting
 
 from lightning_dpgen.common.number_arguments import read_whole
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
-from lightning_dpgen.privacy.accounting.epsilon_range import PLD, check_accountant, round_down, round_up
+from lightning_dpgen.privacy.accounting.epsilon_range import (
+    PLD,
+    check_accountant,
+    check_delta,
+    gaussian_mu,
+    round_down,
+    round_up,
+)
 from lightning_dpgen.privacy.accounting.event_parts import gaussian_shift, without_failures
 from lightning_dpgen.privacy.accounting.events import composed, stage_events
-from lightning_dpgen.privacy.accounting.gaussian_cost import check_delta, gaussian_mu
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE
 from lightning_dpgen.privacy.accounting.reference import Reference
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.privacy.planning.limits import EpsilonLimit, ReferenceLimit
-from lightning_dpgen.privacy.planning.solving import beside_given, event_of, stages_of, within
+from lightning_dpgen.privacy.planning.solving import (
+    EpsilonLimit,
+    ReferenceLimit,
+    beside_given,
+    event_of,
+    solve_noise,
+    stages_of,
+)
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec, check_specs, records_of, shares_of
 from lightning_dpgen.privacy.sampling.samplers import TruncatedPoisson
 
@@ -195,7 +207,7 @@ def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
         )
     left = without_failures(promise.event, promise.delta)[1]
     limit = ReferenceLimit(promise.reference)
-    stages = within(rest, shares[made:], promise.target_epsilon, left, limit)
+    stages = solve_noise(rest, shares[made:], promise.target_epsilon, left, limit)
     flexible = next((spec.stage for spec in rest if spec.share is None), None)
     return replace(promise, stages=promise.stages + stages, flexible=flexible, n=records_of(specs, promise))
 
@@ -264,7 +276,7 @@ def _solved(
         multipliers = beside_given(specs, shares, delta)
         plan = Plan(stages_of(specs, shares, multipliers), math.inf, delta, accountant=accountant)
         return replace(plan, target_epsilon=round_up(plan.epsilon))
-    stages = within(specs, shares, epsilon, delta, EpsilonLimit(round_down(epsilon), delta, accountant))
+    stages = solve_noise(specs, shares, epsilon, delta, EpsilonLimit(round_down(epsilon), delta, accountant))
     return Plan(stages, float(epsilon), delta, accountant=accountant)
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import math
 
-from lightning_dpgen.common.number_arguments import check_number, read_whole
-from lightning_dpgen.privacy.accounting.correlated_events import CorrelatedGaussianDpEvent
-from lightning_dpgen.privacy.accounting.epsilon_range import check_epsilon
-from lightning_dpgen.privacy.accounting.gaussian_cost import check_delta
-from lightning_dpgen.privacy.accounting.renyi import spent_by_rdp
-from lightning_dpgen.privacy.planning.limits import root
+import numpy as np
+import scipy.optimize
+from scipy.signal import lfilter
+
+from lightning_dpgen.common.number_arguments import check_name, check_number, read_whole
+from lightning_dpgen.privacy.accounting.epsilon_range import check_delta, check_epsilon
+from lightning_dpgen.privacy.accounting.event_parts import CorrelatedGaussianDpEvent
+from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
+from lightning_dpgen.privacy.planning.solving import smallest_multiplier_within
 from lightning_dpgen.privacy.sampling.samplers import (
     POISSON,
     SAMPLERS,
@@ -21,7 +24,6 @@ from lightning_dpgen.privacy.sampling.samplers import (
     TruncatedPoisson,
 )
 from lightning_dpgen.privacy.sampling.strategy import CYCLIC, MOST_BANDS, Strategy
-from lightning_dpgen.privacy.sampling.strategy_search import banded_strategy, prefix_error
 
 # Most bands that are chosen without being asked for: each is as large as the parameters.
 _MOST_CHOSEN = 64
@@ -36,6 +38,78 @@ _REFUSED = {
     "balls_in_bins": "its cost is estimated by drawing its losses at random, which gives no bound that is certain",
 }
 _REFUSED |= {"shuffled": _SHUFFLED, "sequential": _SHUFFLED, "without_replacement": _REFUSED["uniform"]}
+_REFUSED = {name: f"{why}: take {POISSON!r} ({Poisson.law})" for name, why in _REFUSED.items()}
+# The smallest part of a coefficient that the next one is.
+_LEAST = 1e-6
+
+
+def prefix_error(strategy: Strategy) -> float:
+    """Return the root mean squared error of the sums of the first 1, 2, ..., T rows, for a multiplier of 1.
+
+    Rows are no longer than 1. The error is in each number, and is that of a training whose steps add up what they release:
+    ``sensitivity |A C^-1|_F / sqrt(T)``, with A the lower triangle of ones.
+
+    Example:
+        >>> independent = Strategy(steps=100, period=100)
+        >>> round(prefix_error(independent) ** 2, 1)
+        50.5
+    """
+    sums = lfilter(np.ones(1), np.array(strategy.coefficients), np.ones(strategy.steps))
+    remaining = np.arange(strategy.steps, 0, -1)
+    return strategy.sensitivity * math.sqrt(float(remaining @ sums**2) / strategy.steps)
+
+
+@functools.lru_cache(maxsize=256)
+def banded_strategy(steps: int, period: int, bands: int) -> Strategy:
+    """Return the banded Toeplitz strategy of the least mean squared error of prefix sums.
+
+    The search is L-BFGS over the quotients of neighbouring coefficients (each in (0, 1], so that coefficients never rise),
+    from the ones that are optimal without a limit of bands. Where bands are within the period, the error of a strategy is
+    proportional to the same function for any number of passes (McKenna 2024, "Scaling up the banded matrix factorization
+    mechanism").
+
+    Args:
+        steps, period: as for `Strategy`.
+        bands: the number of coefficients, at most `period`.
+
+    Raises:
+        ValueError: for more bands than the period, or as `Strategy`.
+
+    Example:
+        >>> [round(c, 3) for c in banded_strategy(100, 50, 3).coefficients]
+        [1.0, 0.739, 0.622]
+    """
+    if not 1 <= bands <= period:
+        raise ValueError(f"bands={bands}: expected 1 to {period}, the steps between two in which a record takes part")
+    bands = min(bands, steps)
+    if bands == 1:
+        return Strategy(steps, period)
+    left, ones = np.arange(steps, 0, -1.0), np.ones(steps)
+
+    def coefficients(quotients: np.ndarray) -> np.ndarray:
+        return np.concatenate([[1.0], np.cumprod(quotients)])
+
+    def cost(quotients: np.ndarray) -> tuple[float, np.ndarray]:
+        own = coefficients(quotients)
+        sums = lfilter([1.0], own, ones)
+        error, length = float(left @ sums**2), float(own @ own)
+        moved = lfilter([1.0], own, sums)
+        # d error / d c_j = -2 sum_t left_t sums_t moved_{t - j}.
+        weighted = left * sums
+        slope = np.array([-2.0 * (weighted[j:] @ moved[: steps - j]) for j in range(bands)]) / error + 2.0 * own / length
+        by_quotient = np.cumsum((slope * own)[:0:-1])[::-1] / quotients
+        return math.log(error) + math.log(length), by_quotient
+
+    i = np.arange(1, bands)
+    found = scipy.optimize.minimize(
+        cost,
+        (2.0 * i - 1.0) / (2.0 * i),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(_LEAST, 1.0)] * (bands - 1),
+        options={"maxiter": 500, "ftol": 1e-12, "gtol": 1e-9},
+    )
+    return Strategy(steps, period, tuple(coefficients(found.x)))
 
 
 def make_sampler(
@@ -70,8 +144,12 @@ def make_sampler(
         >>> made = make_sampler("cyclic", 0.01, steps=1000, epsilon=8.0, delta=1e-6)
         >>> made.strategy.period == len(made.strategy.coefficients) > 1
         True
+        >>> make_sampler("shuffle", 0.01, steps=1000, epsilon=8.0, delta=1e-6)
+        Traceback (most recent call last):
+        ValueError: sampler='shuffle': passes in a shuffled order can cost more than Poisson lots, ...
     """
-    check_sampler(name)
+    known = [sampler.name for sampler in SAMPLERS]
+    check_name("sampler", name, known, _REFUSED, f"{' or '.join(map(repr, known))} ({Poisson.law})")
     check_number("sample_rate", sample_rate, lambda value: 0.0 < value <= 1.0, "above 0, up to 1")
     if name != TRUNCATED and (largest_lot is not None or at_most is not None):
         raise ValueError(
@@ -96,26 +174,6 @@ def make_sampler(
             f"records that no data set of this kind can exceed; found largest_lot={largest_lot}, at_most={at_most}"
         )
     return TruncatedPoisson(sample_rate, largest_lot, at_most)
-
-
-def check_sampler(name: object) -> None:
-    """Refuse a name that is of no sampler whose cost is proved.
-
-    Raises:
-        ValueError: saying why, and what is proved.
-
-    Example:
-        >>> check_sampler("poisson")
-        >>> check_sampler("shuffle")
-        Traceback (most recent call last):
-        ValueError: sampler='shuffle': passes in a shuffled order can cost more than Poisson lots, ...
-    """
-    if isinstance(name, str) and name in {sampler.name for sampler in SAMPLERS}:
-        return
-    why = _REFUSED.get(name) if isinstance(name, str) else None
-    names = " or ".join(repr(sampler.name) for sampler in SAMPLERS)
-    known = f"expected {names}" if why is None else f"{why}: take {POISSON!r}"
-    raise ValueError(f"sampler={str(name)[:60]!r}: {known} ({Poisson.law})")
 
 
 def _cyclic_strategy(bands: int | None, sample_rate: float, steps: int, epsilon: float, delta: float) -> Strategy:
@@ -145,6 +203,6 @@ def _multiplier(strategy: Strategy, sample_rate: float, epsilon: float, delta: f
     probability = min(1.0, sample_rate * strategy.period)
 
     def cost(multiplier: float) -> float:
-        return spent_by_rdp(CorrelatedGaussianDpEvent.of(multiplier, probability, strategy), delta)
+        return compute_epsilon_by_rdp(CorrelatedGaussianDpEvent.of(multiplier, probability, strategy), delta)
 
-    return root(cost, epsilon, _LARGEST_MULTIPLIER)
+    return smallest_multiplier_within(cost, epsilon, _LARGEST_MULTIPLIER)

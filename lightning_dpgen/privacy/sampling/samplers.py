@@ -18,15 +18,14 @@ from scipy.special import betainc
 from lightning_dpgen.common.number_arguments import check_number, read_whole
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.common.strict_json import check_shape, shape
-from lightning_dpgen.privacy.accounting.correlated_events import CorrelatedGaussianDpEvent
-from lightning_dpgen.privacy.accounting.delta_events import SMALLEST_FAILURE, EpsilonDeltaDpEvent
+from lightning_dpgen.privacy.accounting.event_parts import SMALLEST_FAILURE, CorrelatedGaussianDpEvent, EpsilonDeltaDpEvent
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.sampling.strategy import CYCLIC, Strategy
 
 if TYPE_CHECKING:
     from lightning_dpgen.privacy.noise.stream import PrivateStream
-    from lightning_dpgen.privacy.sampling.correlated_state import CorrelatedState
+    from lightning_dpgen.privacy.sampling.correlated_noise import CorrelatedState
 
 POISSON, TRUNCATED = "poisson", "truncated_poisson"
 # Far more than the incomplete beta function is off, or rounding moves a product of a rate, and far less than a record.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
+import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -15,11 +17,10 @@ import filelock
 
 from lightning_dpgen.common.folders import read_plain
 from lightning_dpgen.common.strict_json import check_shape, shape
-from lightning_dpgen.privacy import chain
-from lightning_dpgen.privacy.accounting.accountant import spent
-from lightning_dpgen.privacy.accounting.epsilon_range import check_epsilon, round_up
+from lightning_dpgen.privacy import chain, durable
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
+from lightning_dpgen.privacy.accounting.epsilon_range import check_delta, check_epsilon, round_up
 from lightning_dpgen.privacy.accounting.events import decode, encode
-from lightning_dpgen.privacy.accounting.gaussian_cost import check_delta
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.noise.stream import PrivateStream
@@ -31,7 +32,7 @@ FORMAT_VERSION = 2
 _PATIENCE = 60.0
 # The relations whose runs are composed.
 _RELATIONS = (ADD_OR_REMOVE_ONE, REPLACE_ONE)
-# For a file that is read only to see whether it is a study.
+# For a file that is read only to see whether it is a study or a key.
 _LARGEST_FILE = 2**26
 _TEXT, _EPSILON = {"type": "string"}, {"type": "number", "minimum": 0}
 _DELTA = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
@@ -46,6 +47,8 @@ _ENTRY = shape(
     replaced=_PAIR,
     records_=_TEXT,
 )
+KEY = "fingerprint.key"
+_KEY_BYTES = 16
 
 
 class Study:
@@ -224,10 +227,10 @@ class Study:
     def _compared(self, before: Total, after: Total) -> str:
         """Return in words what had been spent, and why a run does not fit."""
         runs = f"{before.runs} run{'s have' if before.runs != 1 else ' has'} spent epsilon {round_up(before.epsilon):g}"
-        spent = f"{runs} of {self.epsilon:g} at delta {self.delta:g}"
+        so_far = f"{runs} of {self.epsilon:g} at delta {self.delta:g}"
         if math.isfinite(after.epsilon):
-            return f"{spent}, and with this one it would be {round_up(after.epsilon):g}"
-        return f"{spent}, and with this one no epsilon holds at that delta: a run with a smaller delta leaves more of it"
+            return f"{so_far}, and with this one it would be {round_up(after.epsilon):g}"
+        return f"{so_far}, and with this one no epsilon holds at that delta: a run with a smaller delta leaves more of it"
 
     def _composed(self, entries: Sequence[Mapping[str, Any]]) -> Total:
         return composed(entries, self.epsilon, self.delta)
@@ -300,7 +303,7 @@ def study_entry(plan: Plan) -> dict[str, Any]:
     entry |= {"pair": (plan.epsilon, plan.delta), "moments": moments}
     if moments and (plan.reference is None or plan.reference.replaceable):
         with suppress(Unaccountable):
-            replaced = spent(plan.event, plan.delta, relation=REPLACE_ONE).epsilon
+            replaced = compute_epsilon(plan.event, plan.delta, relation=REPLACE_ONE).epsilon
             entry |= {"replaced": (replaced, plan.delta)} if math.isfinite(replaced) else {}
     return entry
 
@@ -343,3 +346,33 @@ class StudyEntry:
         if self.study is not None and self._entered is not plan:
             self.total = self.study.enter(run, plan.event, **study_entry(plan))
             self._entered = plan
+
+
+def fingerprint_key(folder: Path) -> str:
+    """Return the key of the fingerprints in all studies of a folder, made if there is none; it stays on the machine.
+
+    Raises:
+        LedgerError: if it is damaged.
+        OSError: if it is no plain file, or cannot be read.
+    """
+    path = folder / KEY
+    with chain.hold(path, _PATIENCE):
+        if not os.path.lexists(path):
+            durable.write(path, secrets.token_hex(_KEY_BYTES).encode())
+        key = _read_key(path)
+    if key is None:
+        raise LedgerError(f"{path}: is not a key of fingerprints, or only a part of one; delete it, and another is made")
+    return key
+
+
+def known_key(folder: Path) -> str | None:
+    """Return the same key, where a study has made one; nothing in the folder is made, locked or changed."""
+    try:
+        return _read_key(folder / KEY)
+    except OSError:
+        return None
+
+
+def _read_key(path: Path) -> str | None:
+    key = read_plain(path, _LARGEST_FILE)
+    return key.decode() if re.fullmatch(rb"[0-9a-f]{%d}" % (2 * _KEY_BYTES), key) else None

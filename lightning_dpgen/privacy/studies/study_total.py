@@ -12,7 +12,7 @@ import numpy as np
 from lightning_dpgen.privacy.accounting.event_parts import failure_probability
 from lightning_dpgen.privacy.accounting.events import decode
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, Unaccountable
-from lightning_dpgen.privacy.accounting.renyi import RDP_ORDERS, converted, pure_moments, renyi_moments
+from lightning_dpgen.privacy.accounting.renyi import RDP_ORDERS, pure_moments, rdp_to_epsilon_offset, renyi_moments
 
 # The part of delta from which failures and pairs are paid where runs are composed by moments; the orders have the rest.
 _PAIRS = 0.5
@@ -83,7 +83,7 @@ def _by_moments(entries: Sequence[Mapping[str, Any]], relation: str, epsilon: fl
         return 0.0
     shares = _shares(epsilon, delta)
     found = zip(RDP_ORDERS, moments, strict=True)
-    return max(0.0, min(float(moment) + converted(a, delta * shares[a]) for a, moment in found))
+    return max(0.0, min(float(moment) + rdp_to_epsilon_offset(a, delta * shares[a]) for a, moment in found))
 
 
 def _pair(entry: Mapping[str, Any], relation: str) -> tuple[float, float]:
@@ -106,6 +106,6 @@ def _pair(entry: Mapping[str, Any], relation: str) -> tuple[float, float]:
 def _shares(epsilon: float, delta: float) -> dict[int, float]:
     """Return the share of delta of each order, fixed with the total: the best for a Gaussian gets as much as all others."""
     of_all = (1.0 - _PAIRS) / 2.0
-    first = max(RDP_ORDERS, key=lambda order: (epsilon - converted(order, of_all * delta)) / order)
+    first = max(RDP_ORDERS, key=lambda order: (epsilon - rdp_to_epsilon_offset(order, of_all * delta)) / order)
     rest = of_all / (len(RDP_ORDERS) - 1)
     return {order: of_all if order == first else rest for order in RDP_ORDERS}

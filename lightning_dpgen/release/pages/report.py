@@ -15,7 +15,7 @@ from lightning_dpgen.privacy.access import dominating_laplace
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.privacy.drawn_noise import NOISY_MAX
-from lightning_dpgen.privacy.noise.exact_unit import read_unit
+from lightning_dpgen.privacy.noise.units import read_unit
 from lightning_dpgen.release.certificate import found_privately, paragraphs, selected
 from lightning_dpgen.release.files import CARD, REPORT
 from lightning_dpgen.release.limits import limits_of

@@ -15,7 +15,7 @@ import torch
 
 from lightning_dpgen.privacy.access import LAPLACE, PURE, Access, dominating_laplace
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.accounting.accountant import spent
+from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import gaussian
@@ -99,7 +99,7 @@ def each_noise_of_an_access_is_counted() -> None:
         kinds = {name: str(random.choice([LAPLACE, PURE])) for name in multipliers}
         access = Access("s", multipliers, kinds=kinds)
         exact = access.event_at(pure=True)
-        assert spent(exact, 0.0).epsilon == pytest.approx(math.fsum(1.0 / m for m in several), rel=1e-12)
+        assert compute_epsilon(exact, 0.0).epsilon == pytest.approx(math.fsum(1.0 / m for m in several), rel=1e-12)
         dominated = [dominating_laplace(1.0 / m) if kinds[name] == PURE else m for name, m in multipliers.items()]
         for event, counted in ((exact, several), (access.event, dominated)):
             found = [one.noise_multiplier for one in getattr(event, "events", [event])]

@@ -10,9 +10,9 @@ import torch
 from contracts.door import others_learn_the_same, overspent, parts_add_up
 from contracts.laws.lots import Owned
 
+from lightning_dpgen.clustering.block_sums import clipped_sums
 from lightning_dpgen.clustering.features import FEATURE_NORM
 from lightning_dpgen.clustering.kmeans import private_split
-from lightning_dpgen.clustering.means import clipped_sums
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream

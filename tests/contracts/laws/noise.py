@@ -43,7 +43,7 @@ def noise_is_that_of_all_records_of_a_person(max_rows=4) -> None:
     """Check it, also where the sensitivity is that of a person already."""
     with account_of({"sum": 0.8, "own": 0.8}, max_rows=max_rows).open("training") as access:
         noisy = gaussian(access, "sum", torch.zeros(50_000), sensitivity=3.0)
-        own = gaussian(access, "own", torch.zeros(50_000), sensitivity=3.0, of_unit=True)
+        own = gaussian(access, "own", torch.zeros(50_000), sensitivity=3.0, per_person=True)
     assert not deviates(noisy, 0.8 * 3.0 * max_rows) and deviates(noisy, 0.8 * 3.0)
     assert not deviates(own, 0.8 * 3.0)
 

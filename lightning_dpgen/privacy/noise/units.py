@@ -1,0 +1,170 @@
+"""Units of noisy sums: limits of sums in whole numbers, units as exact text, and the grid on which sums of reals lie.
+
+A unit is written as ``2^-28``, ``1/784`` or ``655371*2^-90``. Noise in floating point is not on all numbers alike: some
+that are possible beside one data set are impossible beside its neighbour (docs/guarantees/noise.md, "Floating point"). A
+noisy sum of real numbers is therefore rounded to multiples of a power of two that follows from the standard deviation of
+the noise alone. Rounding is a function of the noisy sum, so it costs no privacy.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from lightning_dpgen.privacy.noise.rounded_normal import LARGEST_SIGMA
+
+# Sums stay below this, so that neither they nor the noise reach the end of int64.
+LARGEST_SUM = 2**62
+# A fraction whose odd part is below this is written as one; any other number of float64 is a whole number times 2^e.
+_SMALL = 1 << 16
+_SHORT = 10**15
+_FORM = re.compile(
+    r"(?P<top>[1-9]\d{0,15})(?:/(?P<bottom>[1-9]\d{0,15})|\*2\^(?P<times>-?[1-9]\d{0,3}))?|2\^(?P<power>-?[1-9]\d{0,3})"
+)
+_LARGEST_POWER = 1100
+# A step is between 2^-9 and 2^-8 of the standard deviation: the square that rounding adds, g^2 / 12, is below 1.3e-6 of the
+# noise's own, and float32 has 2^15 numbers from one multiple to the next at one deviation.
+_STEPS = 8
+# A step is above the first and up to the second of these powers of two, in standard deviations.
+GRID_POWERS = (-_STEPS - 1, -_STEPS)
+# Noise is added in float64 where the last place of float32 would be above 2^-4 of a step.
+_LAST_PLACES = 4
+# Numbers rounded at a time: few enough to stay in the processor's cache, many enough to hide the cost of a call.
+_AT_ONCE = 1 << 17
+
+
+def check_multiples(name: str, multiples: Tensor, parts: int = 1) -> None:
+    """Check that sums in whole numbers leave room for noise, and for those of so many parts in all.
+
+    Raises:
+        TypeError: unless they are int64, on the CPU.
+        ValueError: if they are not contiguous, or one is 2^62 or more in size. The message does not tell it.
+    """
+    if multiples.dtype != torch.int64 or multiples.device.type != "cpu":
+        raise TypeError(f"multiples of {name!r} are {multiples.dtype} on {multiples.device}: expected int64 on the CPU")
+    if not multiples.is_contiguous():
+        raise ValueError(f"multiples of {name!r} are not contiguous: expected multiples.contiguous()")
+    most = LARGEST_SUM // parts
+    if multiples.numel() and not -most < int(multiples.min()) <= int(multiples.max()) < most:
+        raise ValueError(f"multiples of {name!r} reach 2^62: expected fewer records, or a larger unit")
+
+
+def check_steps(name: str, steps: float) -> None:
+    """Check that the standard deviation of noise, in units, is one for which whole numbers are drawn.
+
+    Raises:
+        ValueError: naming the noise.
+    """
+    if not steps <= LARGEST_SIGMA / 2.0:
+        raise ValueError(
+            f"noise {name!r} has a standard deviation of {steps:.1e} units, expected at most 2^44: it would outweigh all "
+            "records; raise epsilon, or the share of it, or let a person have fewer records"
+        )
+
+
+def check_unit(name: str, unit: float) -> None:
+    """Check that a unit is a positive number.
+
+    Raises:
+        ValueError: naming the noise.
+    """
+    if not 2.0**-1000 < unit < 2.0**1000:
+        raise ValueError(f"unit={unit} of {name!r}: expected a positive number, best a power of two")
+
+
+def write_unit(unit: float) -> str:
+    """Write a unit as a power of two, as a fraction of small numbers, or as a whole number times a power of two.
+
+    A fraction stands for the unit that was meant where float64 has no such number: the unit is the nearest one to it.
+
+    Args:
+        unit: positive and finite.
+
+    Example:
+        >>> [write_unit(unit) for unit in (1.0, 2.0**-28, 1 / 784, 3.0, 0.1 + 0.2)]
+        ['1', '2^-28', '1/784', '3', '1351079888211149*2^-52']
+    """
+    part, power = math.frexp(unit)
+    if part == 0.5:
+        return "1" if power == 1 else f"2^{power - 1}"
+    short = Fraction(part).limit_denominator(_SMALL)
+    if float(short) == part:
+        exact = short * Fraction(2) ** power
+        if max(exact.numerator, exact.denominator) < _SHORT:
+            return str(exact)
+    top = int(math.ldexp(part, 53))
+    zeros = (top & -top).bit_length() - 1
+    times = power - 53 + zeros
+    return f"{top >> zeros}*2^{times}" if times else str(top >> zeros)
+
+
+def read_unit(text: str) -> Fraction:
+    """Return the number that `write_unit` has written.
+
+    Raises:
+        ValueError: for any other text.
+
+    Example:
+        >>> read_unit("2^-3"), read_unit("1/784"), read_unit("5/16")
+        (Fraction(1, 8), Fraction(1, 784), Fraction(5, 16))
+    """
+    found = _FORM.fullmatch(text) if len(text) <= 64 else None
+    if found is not None:
+        power = int(found["power"] or found["times"] or 0)
+        if abs(power) <= _LARGEST_POWER:
+            unit = Fraction(int(found["top"] or 1), int(found["bottom"] or 1)) * Fraction(2) ** power
+            # There is one way to write each unit.
+            if 2.0**-1000 < unit < 2.0**1000 and write_unit(float(unit)) == text:
+                return unit
+    raise ValueError(f"unit={text[:64]!r}: expected a power of two (2^-8), a fraction (1/784) or 655371*2^-90")
+
+
+def grid_step(deviation: float) -> float:
+    """Return the step of the grid for noise of a standard deviation: the largest power of two up to 2^-8 of it.
+
+    Example:
+        >>> grid_step(1.0), grid_step(0.99)
+        (0.00390625, 0.001953125)
+    """
+    return math.ldexp(1.0, math.frexp(deviation)[1] - 1 - _STEPS)
+
+
+def round_to_grid_(noisy: Tensor, deviation: float) -> Tensor:
+    """Round the numbers of a noisy, contiguous tensor to the grid of its noise, in place.
+
+    Args:
+        noisy: float32 or float64. A number that has no digits below a step keeps its value: in float32 one of 2^23 steps or
+            more. One of 2^127 steps or more may become infinite. Either follows from the noisy number alone.
+        deviation: the standard deviation (the scale, for other noise) that was added, public and positive.
+
+    Example:
+        >>> round_to_grid_(torch.tensor([0.0, 0.003, -2.5001]), 1.0).tolist()
+        [0.0, 0.00390625, -2.5]
+    """
+    step = grid_step(deviation)
+    flat = noisy.view(-1)
+    for part in flat.split(_AT_ONCE) if noisy.device.type == "cpu" else (flat,):
+        # Products with powers of two are exact.
+        part.mul_(1.0 / step).round_().mul_(step)
+    return noisy
+
+
+def needs_float64(values: Tensor, largest: float, deviation: float) -> bool:
+    """Return whether noise should be added to float32 values in float64, by public numbers alone.
+
+    Args:
+        values: the values, of which type and device are looked at. A device of Apple (mps) has no float64.
+        largest: the size that one of the values may reach, public.
+        deviation: the standard deviation of the noise.
+
+    Example:
+        >>> [needs_float64(torch.zeros(1), lot, deviation=1.0) for lot in (600.0, 16384.0)]
+        [False, True]
+    """
+    last_place = largest * torch.finfo(torch.float32).eps
+    coarse = last_place > grid_step(deviation) * 2.0**-_LAST_PLACES
+    return values.dtype == torch.float32 and values.device.type != "mps" and coarse
