@@ -198,12 +198,17 @@ def name_hashes(names: np.ndarray) -> np.ndarray:
 def number_hashes(numbers: np.ndarray, owners: np.ndarray) -> np.ndarray:
     """Return a hash (N,) uint64 of each number and of its rank among equal ones of its owner, which are not alike."""
     order = np.lexsort((numbers, owners))
-    numbers, owners = numbers[order] + 0.0, owners[order]
+    numbers, owners = numbers[order], owners[order]
     fresh = np.append(True, (numbers[1:] != numbers[:-1]) | (owners[1:] != owners[:-1]))[: len(order)]
     rank = np.arange(len(order)) - np.maximum.accumulate(np.where(fresh, np.arange(len(order)), 0))
     found = np.empty(len(order), np.uint64)
-    found[order] = mixed(numbers.view(np.uint64) + mixed(rank.astype(np.uint64)))
+    found[order] = copy_hashes(numbers, rank)
     return found
+
+
+def copy_hashes(numbers: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """Return a hash (N,) uint64 of each number and of its rank among equal ones of its owner."""
+    return mixed((numbers + 0.0).view(np.uint64) + mixed(ranks.astype(np.uint64)))
 
 
 def _keys(values: Any) -> pa.Array:

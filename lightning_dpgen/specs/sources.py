@@ -61,8 +61,8 @@ from lightning_dpgen.specs.table_parts import filled, table_parts, told
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
+    from lightning_dpgen.passes.column_counts import ColumnCounts
     from lightning_dpgen.passes.kept_blocks import KeptBlocks
-    from lightning_dpgen.passes.kept_look import KeptLook
 
 _BYTES_AT_ONCE = 1 << 24
 # Settings of the form of files of baskets and series.
@@ -229,14 +229,14 @@ class TableFile(Source):
             blocks = TableBlocks(self.spec.path, schema, cuts=folder / f"{CUTS}.json", **how)
             return KeptBlocks(blocks, folder, self.spec.most_rows, by_rows=by_rows)
 
-    def first_look(self, schema: TableSchema, folder: Path, *, private: bool) -> KeptLook:
+    def first_look(self, schema: TableSchema, folder: Path, *, private: bool) -> ColumnCounts:
+        from lightning_dpgen.passes.column_counts import ColumnCounts
         from lightning_dpgen.passes.kept_blocks import CUTS
-        from lightning_dpgen.passes.kept_look import KeptLook
 
         with self._settings_named():
             how = {"outside": self.spec.outside, "person": self.spec.person, "described": self.described}
             blocks = TableBlocks(self.spec.path, schema, cuts=folder / f"{CUTS}.json", **how)
-            return KeptLook(blocks, self.open_parts, folder, self.spec.most_rows, private=private)
+            return ColumnCounts(blocks, self.open_parts, folder, self.spec.most_rows, private=private)
 
     def _read(self, schema: TableSchema, held_out: bool) -> Reading:
         return read_table(self._records, schema, **self.spec.given("outside", "person"))
