@@ -15,16 +15,14 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from lightning_dpgen.data.discovery import REAL, WHOLE, bounds_of, find_bounds_in, keys_of
-from lightning_dpgen.data.key_owners import KeyCounts, copy_hashes, name_hashes
-from lightning_dpgen.data.number_counts import NumberCounts
-from lightning_dpgen.data.person_keys import person_keys
-from lightning_dpgen.data.persons import mixed, priorities
+from lightning_dpgen.data.discovery.bounds_and_keys import REAL, WHOLE, bounds_of, find_bounds_in, keys_of
+from lightning_dpgen.data.discovery.counts import KeyCounts, NumberCounts, copy_hashes, name_hashes
+from lightning_dpgen.data.discovery.value_grid import Leaves
+from lightning_dpgen.data.discovery.value_tree import find_values_in
+from lightning_dpgen.data.persons import mixed, person_keys, priorities
 from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.description import BOUNDS, KEYS
 from lightning_dpgen.data.tables.search import Part
-from lightning_dpgen.data.value_grid import Leaves
-from lightning_dpgen.data.value_tree import find_values_in
 from lightning_dpgen.passes import sealed
 from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
 from lightning_dpgen.passes.held_folder import HeldFolder
@@ -55,7 +53,7 @@ _COPIES = """
 SELECT owner, salt, value, copy_hash(value, (copy - 1)::UBIGINT) AS hash
 FROM (SELECT owner, salt, value, row_number() OVER (PARTITION BY owner, value) AS copy FROM ({values}))
 """
-# As `key_owners.held_at_most` chooses them.
+# As `counts.held_at_most` chooses them.
 _BOUNDED = """
 SELECT value, count(*) AS count FROM (
     SELECT value, row_number() OVER (PARTITION BY owner ORDER BY priority(hash, salt), value) AS rank FROM ({entries})
@@ -141,7 +139,7 @@ class ColumnCounts(HeldFolder):
         return self._keys[name].names
 
     def find_bounds(self, access: OpenAccess, name: str, part: Part) -> tuple[int | float, int | float] | None:
-        """Find the bounds of a column; see `discovery.find_bounds_in`."""
+        """Find the bounds of a column; see `bounds_and_keys.find_bounds_in`."""
         return find_bounds_in(access, bounds_of(name), self._buckets[name], most=part.most, whole=part.whole)
 
     def find_keys(self, access: OpenAccess, name: str, part: Part) -> list[Any]:

@@ -20,8 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.common.folders import make_private, sync_folder
-from lightning_dpgen.data.person_keys import person_keys
-from lightning_dpgen.data.persons import priorities
+from lightning_dpgen.data.persons import person_keys, priorities
 from lightning_dpgen.passes import sealed
 from lightning_dpgen.passes.private_sql import add_function, insert, open_private_sql
 from lightning_dpgen.privacy.errors import DamagedState

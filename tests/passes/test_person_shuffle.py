@@ -17,8 +17,7 @@ import pyarrow as pa
 import pytest
 
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.person_keys import person_keys
-from lightning_dpgen.data.persons import bounded, row_hashes
+from lightning_dpgen.data.persons import bounded, person_keys, row_hashes
 from lightning_dpgen.data.reading import Numbering
 from lightning_dpgen.passes import person_shuffle, private_sql
 from lightning_dpgen.passes.person_shuffle import PersonShuffle, check_most_rows
