@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 from versions import SMOKE
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = ("test", "joblib", "slurm", "excel", "duckdb", "database", "flows", "hub", "docs")
+EXTRAS = ("test", "joblib", "slurm", "excel", "database", "flows", "hub", "docs")
 LINES = (ROOT / "constraints.txt").read_text().splitlines()
 PINS = dict(line.split("==") for line in LINES if not line.startswith("#"))
 HASHED = (ROOT / "constraints-hashed.txt").read_text()

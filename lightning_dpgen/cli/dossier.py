@@ -41,8 +41,7 @@ def run(argv: Sequence[str]) -> int:
         place = _place(arguments.output, _ENTRY if arguments.registry else _PAGE)
     certificate = read_certificate(arguments.release)
     with leaving_at_once():
-        from lightning_dpgen.release.pages.dossier import make_dossier
-        from lightning_dpgen.release.pages.registry_entry import make_entry, names_of_null
+        from lightning_dpgen.release.pages.dossier import make_dossier, make_entry, names_of_null
         from lightning_dpgen.verification.verify import verify
     verdict = verify(arguments.release)
     noise = certificate.get("noise")

@@ -1,14 +1,28 @@
-"""Several records for a person: at most m of them take part, chosen by a public hash of that person's records alone."""
+"""Several records for a person: the full key that tells persons apart, and which m of a person's records take part."""
 
 from __future__ import annotations
 
+import datetime
+import numbers
+from collections.abc import Iterable
+from decimal import Decimal
+from fractions import Fraction
+
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 import scipy.sparse
 
 from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.names import plain
+from lightning_dpgen.sampling.errors import BadRecords
 
 # The count of records that are left out, for the private report.
 MORE_ROWS = "records: more than max_rows of a person"
+
+# Names and persons have the same hash in any process. It decides only which of a person's own entries count.
+_HASH_KEY = "lightning_dpgen."
 
 _STEP, _FIRST, _SECOND = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
@@ -94,3 +108,121 @@ def mixed(values: np.ndarray) -> np.ndarray:
     values = (values ^ (values >> np.uint64(30))) * _FIRST
     values = (values ^ (values >> np.uint64(27))) * _SECOND
     return values ^ (values >> np.uint64(31))
+
+
+def name_hashes(names: np.ndarray) -> np.ndarray:
+    """Return a hash (K,) uint64 of each name, text or bytes (as objects) or whole numbers, alike in all processes."""
+    if names.dtype.kind in "iu":
+        return mixed(names.astype(np.uint64))
+    return pd.util.hash_array(names, hash_key=_HASH_KEY, categorize=False)
+
+
+def person_keys(values: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Return the different persons of these rows, and whose each row is.
+
+    Two values are one person exactly where `reading.Numbering` gives them one number: the number 1 and the text "1" are
+    two persons, and the number 1 is one person in any type of number.
+
+    Args:
+        values: (n,) text or whole numbers, or what can be told apart like these. Private.
+
+    Returns:
+        (pa.Array, np.ndarray): the keys (u,) large_binary, each once, in the order in which they are met; (n,) int64, the
+        place of each row's among them. Private.
+
+    Raises:
+        BadRecords: for what cannot be told apart, such as lists, or for a value that is missing.
+
+    Example:
+        >>> keys, of_row = person_keys(pa.array(["x", "y", "x"]))
+        >>> keys.to_pylist(), of_row
+        ([b'sx', b'sy'], array([0, 1, 0]))
+        >>> person_keys(pa.array([1.0, 2.5]))[0].to_pylist(), person_keys(pa.array([1]))[0].to_pylist()
+        ([b'i1', b'q5/2'], [b'i1'])
+    """
+    kind = values.type
+    try:
+        values = plain(values)
+        if values.null_count:
+            raise BadRecords("a person is missing: expected the person of each record")
+        values = values.dictionary_encode()
+        of_row, keys = values.indices.to_numpy().astype(np.int64), _written(values.dictionary)
+        if not (pa.types.is_integer(kind) or pa.types.is_string(kind)):
+            # Some values are one person in two spellings, such as 0.0 and -0.0.
+            spelled = keys.dictionary_encode()
+            of_row, keys = spelled.indices.to_numpy().astype(np.int64)[of_row], spelled.dictionary
+    except (pa.ArrowException, TypeError):
+        raise BadRecords(f"ids or persons are of {kind}: expected text or whole numbers") from None
+    return keys, of_row
+
+
+def number_persons(parts: Iterable[pa.Array]) -> tuple[np.ndarray, np.ndarray]:
+    """Return a number for the person of each row, and a hash of the person's key that is the same in all processes.
+
+    Args:
+        parts: the persons of rows, as `person_keys` takes them, some at a time. Private.
+
+    Returns:
+        (N,) int64, from 0 in the order in which persons are met; (N,) uint64. Private.
+
+    Raises:
+        BadRecords: as `person_keys`.
+
+    Example:
+        >>> numbers, hashes = number_persons([pa.array(["x", "y"]), pa.array(["y"])])
+        >>> numbers.tolist(), hashes[1] == hashes[2], hashes[0] == hashes[1]
+        ([0, 1, 1], np.True_, np.False_)
+    """
+    known: dict[bytes, int] = {}
+    numbers, hashes = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+    for part in parts:
+        keys, of_row = person_keys(part)
+        own = np.array([known.setdefault(key, len(known)) for key in keys.to_pylist()], np.int64)
+        numbers.append(own[of_row])
+        hashes.append(key_hashes(keys)[of_row])
+    return np.concatenate(numbers), np.concatenate(hashes)
+
+
+def key_hashes(keys: pa.Array) -> np.ndarray:
+    """Return a hash (n,) uint64 of each key of a person, which is the same in all processes."""
+    return name_hashes(keys.to_numpy(zero_copy_only=False))
+
+
+def _written(values: pa.Array) -> pa.Array:
+    """Return different values as large_binary, in which equal values of any type are equal."""
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        values, kind = values.cast(pa.int8()), pa.int8()
+    if pa.types.is_integer(kind):
+        texts = pc.binary_join_element_wise("i", values.cast(pa.string()), "")
+    elif pa.types.is_string(kind):
+        texts = pc.binary_join_element_wise("s", values, "")
+    else:
+        texts = pa.array([_write_value(value) for value in values.to_pylist()], pa.string())
+    return texts.cast(pa.large_string()).cast(pa.large_binary())
+
+
+def _write_value(value: object) -> str:
+    """Return a value that is no text as text; equal ones are equal, as they are for Python.
+
+    Raises:
+        TypeError: for a value that is none of a column, such as a list.
+    """
+    if isinstance(value, float | Decimal) and not _is_finite(value):
+        return f"q{float(value)}"
+    if isinstance(value, numbers.Rational | float | Decimal):
+        whole = Fraction(value)
+        return f"i{whole.numerator}" if whole.denominator == 1 else f"q{whole}"
+    if isinstance(value, datetime.datetime):
+        return f"n{value.isoformat()}" if value.tzinfo is None else f"a{value.astimezone(datetime.UTC).isoformat()}"
+    if isinstance(value, datetime.date):
+        return f"d{value.isoformat()}"
+    if isinstance(value, datetime.time):
+        return f"t{value.isoformat()}"
+    if isinstance(value, datetime.timedelta):
+        return f"l{value.days} {value.seconds} {value.microseconds} {getattr(value, 'nanoseconds', 0)}"
+    raise TypeError(f"a {type(value).__name__}: expected text or a number")
+
+
+def _is_finite(value: float | Decimal) -> bool:
+    return value.is_finite() if isinstance(value, Decimal) else abs(value) < float("inf")

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from lightning_dpgen.common.passwords import without_passwords
 from lightning_dpgen.common.plain_text import say_count
+from lightning_dpgen.data.discovery.value_grid import values_of
 from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET, TEXT, is_database
@@ -31,7 +32,6 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.data.tables.sources import declared_types
-from lightning_dpgen.data.value_grid import values_of
 from lightning_dpgen.kinds.kind import Kind
 from lightning_dpgen.kinds.table_parts import fill_parts, found_in_words, table_parts, with_common
 from lightning_dpgen.passes.table_blocks import TableBlocks
@@ -40,8 +40,8 @@ from lightning_dpgen.specs.source import PublicSource, Source
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
+    from lightning_dpgen.passes.column_counts import ColumnCounts
     from lightning_dpgen.passes.kept_blocks import KeptBlocks
-    from lightning_dpgen.passes.kept_look import KeptLook
 
 _BYTES_AT_ONCE = 1 << 24
 # Settings of a table in a database.
@@ -163,14 +163,14 @@ class TableFile(Source):
             blocks = TableBlocks(self.spec.path, schema, cuts=folder / f"{CUTS}.json", **how)
             return KeptBlocks(blocks, folder, self.spec.most_rows, by_rows=by_rows)
 
-    def first_look(self, schema: TableSchema, folder: Path, *, private: bool) -> KeptLook:
+    def first_look(self, schema: TableSchema, folder: Path, *, private: bool) -> ColumnCounts:
+        from lightning_dpgen.passes.column_counts import ColumnCounts
         from lightning_dpgen.passes.kept_blocks import CUTS
-        from lightning_dpgen.passes.kept_look import KeptLook
 
         with self._settings_named():
             how = {"outside": self.spec.outside, "person": self.spec.person, "described": self.described}
             blocks = TableBlocks(self.spec.path, schema, cuts=folder / f"{CUTS}.json", **how)
-            return KeptLook(blocks, self.open_parts, folder, self.spec.most_rows, private=private)
+            return ColumnCounts(blocks, self.open_parts, folder, self.spec.most_rows, private=private)
 
     def _read(self, schema: TableSchema, held_out: bool) -> Reading:
         return read_table(self._records, schema, **self.spec.given("outside", "person"))

@@ -26,7 +26,7 @@ from lightning_dpgen.passes import sealed
 from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
 from lightning_dpgen.passes.held_folder import HeldFolder
 from lightning_dpgen.passes.kept_records import DamagedBlocks, KeptRecords, Part, of_rows, to_rows
-from lightning_dpgen.passes.person_shuffle import BlockPersons, PersonShuffle, buckets_for, check_most_rows
+from lightning_dpgen.passes.person_shuffle import BlockPersons, PersonShuffle, check_most_rows
 from lightning_dpgen.privacy.errors import DamagedState
 
 # Names in the folder besides those of blocks: of the sums so far of a pass over them, of the folder of their persons, and
@@ -42,7 +42,6 @@ class SourceBlocks(Protocol):
     schema: Schema
     values: bool
     person: str | None
-    source_bytes: int
 
     @property
     def keys(self) -> list[str]:
@@ -128,8 +127,7 @@ class KeptBlocks(HeldFolder):
             if path.name.partition("-")[0].partition(".")[0] not in {*names.values(), SUMS, PERSONS, CUTS}:
                 path.unlink()
         if self._source.person is not None:
-            buckets = buckets_for(self._source.source_bytes)
-            self._shuffle = PersonShuffle(self._folder / PERSONS, self._max_rows, buckets)
+            self._shuffle = PersonShuffle(self._folder / PERSONS, self._max_rows)
         left = [key for key, name in names.items() if not self._is_whole(name)]
         if self._shuffle is not None:
             if left and self._are_chosen(names):
@@ -197,19 +195,9 @@ class KeptBlocks(HeldFolder):
             raise ValueError("by_rows=False: expected True for a store, whose lots are rows from all over the blocks")
         if self._shuffle is None:
             return KeptRecords(self.schema, [Part(path, self._rows[key]) for key, path in self._parts.items()])
-        # In memory persons are counted as they are met.
-        numbers, met = np.full(self._shuffle.persons, -1), 0
-        parts, persons = list[Part](), list[np.ndarray]()
-        for path in self._parts.values():
-            found = self._persons(path)
-            different, first = np.unique(found.numbers, return_index=True)
-            new = different[np.argsort(first)]
-            new = new[numbers[new] < 0]
-            numbers[new] = np.arange(met, met + len(new))
-            met += len(new)
-            parts.append(Part(path, len(found.kept), self._shuffle, int(found.kept.sum())))
-            persons.append(numbers[found.numbers[found.kept]])
-        return KeptRecords(self.schema, parts, np.concatenate(persons))
+        found = {path: self._persons(path) for path in self._parts.values()}
+        parts = [Part(path, len(one.kept), self._shuffle, int(one.kept.sum())) for path, one in found.items()]
+        return KeptRecords(self.schema, parts, np.concatenate([one.numbers[one.kept] for one in found.values()]))
 
     def _persons(self, path: Path) -> BlockPersons:
         assert self._shuffle is not None

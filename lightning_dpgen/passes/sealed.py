@@ -10,12 +10,15 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+import pyarrow as pa
+
 from lightning_dpgen.privacy import durable
 
 _DIGEST = 16
 # A line break and the digits of the checksum.
 LENGTH = 1 + 2 * _DIGEST
 _AT_ONCE = 2**22
+_LZ4 = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 def write(path: Path, parts: Iterable[bytes | memoryview], key: bytes = b"") -> str:
@@ -75,6 +78,20 @@ def find(path: Path, key: bytes = b"") -> str | None:
     except FileNotFoundError:
         return None
     return digest.hexdigest() if whole else None
+
+
+def write_table(path: Path, table: pa.Table) -> None:
+    """Write a table as a file of Arrow; see `write`."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=_LZ4) as stream:
+        stream.write_table(table)
+    write(path, [memoryview(sink.getvalue())])
+
+
+def read_table(path: Path) -> pa.Table | None:
+    """Return the table in a file; None where `read` returns None."""
+    content = read(path)
+    return None if content is None else pa.ipc.open_stream(content).read_all()
 
 
 def _begun(path: Path, key: bytes) -> hashlib.blake2b:

@@ -79,11 +79,6 @@ class TableBlocks:
         """
         return list(self._places)
 
-    @property
-    def source_bytes(self) -> int:
-        """The size of all files."""
-        return sum(self._file(name).stat().st_size for name in self._files)
-
     def identity(self, key: str) -> str:
         """Return a text that changes with the file of a block, and with the way in which it is read."""
         name, place = self._places[key]

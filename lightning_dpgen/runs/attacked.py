@@ -17,7 +17,7 @@ import scipy.sparse
 from lightning_dpgen.audit.canaries import canaries_of
 from lightning_dpgen.audit.replay import HeldRecipe
 from lightning_dpgen.audit.whole_run import Neighbours
-from lightning_dpgen.data.key_owners import KeyOwners
+from lightning_dpgen.data.discovery.counts import KeyOwners
 from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records

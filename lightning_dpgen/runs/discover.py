@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from lightning_dpgen.common import pace
-from lightning_dpgen.data.discovery import bounds_of, find_bounds, find_keys, keys_of
-from lightning_dpgen.data.key_owners import KeyOwners
-from lightning_dpgen.data.person_keys import number_persons
+from lightning_dpgen.data.discovery.bounds_and_keys import bounds_of, find_bounds, find_keys, keys_of
+from lightning_dpgen.data.discovery.counts import KeyOwners
+from lightning_dpgen.data.discovery.value_grid import Leaves, values_of
+from lightning_dpgen.data.discovery.value_tree import MOST_PIECES, find_values
+from lightning_dpgen.data.persons import number_persons
 from lightning_dpgen.data.tables.description import BOUNDS
 from lightning_dpgen.data.tables.search import Part
-from lightning_dpgen.data.value_grid import Leaves, values_of
-from lightning_dpgen.data.value_tree import MOST_PIECES, find_values
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.access import OpenAccess
 from lightning_dpgen.privacy.account import Account
@@ -177,10 +177,10 @@ class Seen(Protocol):
         """Return the different categories of a column, or the items of sets, of all records; private."""
 
     def find_bounds(self, access: OpenAccess, name: str, part: Part) -> tuple[int | float, int | float] | None:
-        """Find the bounds of a column; see `discovery.find_bounds_in`."""
+        """Find the bounds of a column; see `bounds_and_keys.find_bounds_in`."""
 
     def find_keys(self, access: OpenAccess, name: str, part: Part) -> list[Any]:
-        """Find the categories of a column, or the items of sets; see `discovery.find_keys`."""
+        """Find the categories of a column, or the items of sets; see `bounds_and_keys.find_keys`."""
 
     def find_values(self, access: OpenAccess, name: str, part: Part, leaves: Leaves) -> dict[str, Any]:
         """Find how a column is distributed; see `value_tree.find_values_in`."""
@@ -209,12 +209,12 @@ class Look:
         return keys.names
 
     def find_bounds(self, access: OpenAccess, name: str, part: Part) -> tuple[int | float, int | float] | None:
-        """Find the bounds of a column; see `discovery.find_bounds`."""
+        """Find the bounds of a column; see `bounds_and_keys.find_bounds`."""
         whose = {"owners": self.persons, "salts": self.salts, "most": part.most}
         return find_bounds(access, bounds_of(name), self.parts[name], whole=part.whole, **whose)
 
     def find_keys(self, access: OpenAccess, name: str, part: Part) -> list[Any]:
-        """Find the categories of a column, or the items of sets; see `discovery.find_keys`."""
+        """Find the categories of a column, or the items of sets; see `bounds_and_keys.find_keys`."""
         return find_keys(access, keys_of(name), self.parts[name], most=part.most)
 
     def find_values(self, access: OpenAccess, name: str, part: Part, leaves: Leaves) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import filelock
 
 from lightning_dpgen.data.files.extras import needs
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.passes.column_counts import ColumnCounts
 from lightning_dpgen.passes.kept_blocks import SUMS, KeptBlocks
-from lightning_dpgen.passes.kept_look import KeptLook
 from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.chain import hold
@@ -49,7 +49,7 @@ def check_memory(settings: Settings, source: Source) -> None:
         needs("ray", "ray", "compute=ray")
 
 
-def look_in_blocks(spec: RunSpec, source: Source, folder: RunFolder, *, trained: bool) -> KeptLook:
+def look_in_blocks(spec: RunSpec, source: Source, folder: RunFolder, *, trained: bool) -> ColumnCounts:
     """Return what a first pass sees of records in blocks, counted in the folder; no other run uses it until it is closed.
 
     Args:
@@ -96,7 +96,7 @@ def read_in_blocks(
 
 
 @contextmanager
-def _reading(folder: RunFolder, kept: KeptBlocks | KeptLook) -> Iterator[None]:
+def _reading(folder: RunFolder, kept: KeptBlocks | ColumnCounts) -> Iterator[None]:
     """Hold the place of blocks while they are read into it, and say in errors how to go on."""
     fresh = not folder.unfinished
     on = f"the blocks that were read are kept, and run_dir={folder.root} goes on with them"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from lightning_dpgen.common.plain_text import aligned, listed
-from lightning_dpgen.data.value_grid import without_level
+from lightning_dpgen.data.discovery.value_grid import without_level
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up

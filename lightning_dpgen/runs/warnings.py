@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lightning_dpgen.common.plain_text import listed
+from lightning_dpgen.data.discovery.value_grid import VALUES_OF, without_level
+from lightning_dpgen.data.discovery.value_tree import CERTAIN
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.grouped import MOST_KINDS
-from lightning_dpgen.data.value_grid import VALUES_OF, without_level
-from lightning_dpgen.data.value_tree import CERTAIN
 from lightning_dpgen.gradients.clipping import Decay
 from lightning_dpgen.privacy.accounting.epsilon_range import caution
 from lightning_dpgen.privacy.plan import Plan

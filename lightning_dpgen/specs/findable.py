@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lightning_dpgen.common.plain_text import listed
-from lightning_dpgen.data.discovery import bounds_of, bounds_threshold, keys_of
+from lightning_dpgen.data.discovery.bounds_and_keys import bounds_of, bounds_threshold, keys_of
 from lightning_dpgen.data.kinds import kind_named
 from lightning_dpgen.data.tables.description import BOUNDS, KEYS
 from lightning_dpgen.data.tables.search import Part

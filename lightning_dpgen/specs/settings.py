@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lightning_dpgen.clustering.settings import SplitSettings
-from lightning_dpgen.data.discovery import bounds_of, discovery_stage, keys_of
+from lightning_dpgen.data.discovery.bounds_and_keys import bounds_of, discovery_stage, keys_of
+from lightning_dpgen.data.discovery.value_grid import VALUES_OF
 from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.description import BOUNDS, KEYS, VALUES
 from lightning_dpgen.data.tables.search import Part
-from lightning_dpgen.data.value_grid import VALUES_OF
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.measure.labels import label_workload
 from lightning_dpgen.measure.recipe import Recipe

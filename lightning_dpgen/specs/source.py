@@ -31,8 +31,8 @@ from lightning_dpgen.specs.usage_error import UsageError
 if TYPE_CHECKING:
     from lightning_dpgen.data.records import Records
     from lightning_dpgen.data.tables.record_check import TableCheck
+    from lightning_dpgen.passes.column_counts import ColumnCounts
     from lightning_dpgen.passes.kept_blocks import KeptBlocks
-    from lightning_dpgen.passes.kept_look import KeptLook
 
 
 class Source(ABC):
@@ -124,8 +124,8 @@ class Source(ABC):
         """
         raise UsageError(f"data={self.spec.source}: is read into memory: expected a table in files for blocks")
 
-    def first_look(self, schema: Any, folder: Path, *, private: bool) -> KeptLook:
-        """Return what a first pass sees of records in blocks, none of which is read yet; see `KeptLook`.
+    def first_look(self, schema: Any, folder: Path, *, private: bool) -> ColumnCounts:
+        """Return what a first pass sees of records in blocks, none of which is read yet; see `ColumnCounts`.
 
         Args:
             schema: with anything in the place of what is to be found.

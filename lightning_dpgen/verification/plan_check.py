@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from typing import Any
 
+from lightning_dpgen.data.discovery.value_grid import VALUES_OF
 from lightning_dpgen.data.kinds import kind_named, kind_of
 from lightning_dpgen.data.tables.row_rules import FOUND
-from lightning_dpgen.data.value_grid import VALUES_OF
 from lightning_dpgen.measure.copulas import CopulaRecipe
 from lightning_dpgen.measure.crossings import CHOSEN, EVIDENCE
 from lightning_dpgen.models.crossings import Crossed, read_crossings

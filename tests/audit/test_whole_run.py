@@ -12,7 +12,7 @@ from contracts.changes import ROUNDED_NOISE, change
 from lightning_dpgen.audit.bound import paired_shift
 from lightning_dpgen.audit.replay import check_replayable
 from lightning_dpgen.audit.whole_run import attack_run
-from lightning_dpgen.data import value_tree
+from lightning_dpgen.data.discovery import value_tree
 from lightning_dpgen.measure import copulas
 from lightning_dpgen.measure.crossings import CrossingCounts
 from lightning_dpgen.measure.labels import Agreement

@@ -13,7 +13,7 @@ from contracts.sealed import rewrite
 from marks import only
 
 from lightning_dpgen.cli.main import main
-from lightning_dpgen.data.discovery import bounds_of, keys_of
+from lightning_dpgen.data.discovery.bounds_and_keys import bounds_of, keys_of
 from lightning_dpgen.privacy.access import OpenAccess
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up

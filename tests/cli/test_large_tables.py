@@ -17,7 +17,7 @@ import pytest
 from marks import only
 
 from lightning_dpgen.kinds import tables
-from lightning_dpgen.passes import kept_look
+from lightning_dpgen.passes import column_counts
 from lightning_dpgen.passes import reduce as reducing
 from lightning_dpgen.passes.kept_blocks import KeptBlocks
 from lightning_dpgen.privacy import durable
@@ -168,15 +168,15 @@ def test_a_kill_within_a_first_look_costs_nothing(dpgen, words, tmp_path, monkey
     (tmp_path / "in.schema.yaml").write_text(schema)
     words, made = [*(_with_persons(words) if person else words), *more, "privacy.epsilon=4"], []
     assert dpgen(*words, f"run_dir={tmp_path / 'whole'}")[0] == 0
-    keep = kept_look._Writer._keep
+    read = column_counts._read_block
 
-    def killed(writer, *of):
-        made.append(of[0])
-        if len(made) == 1 + (not person):
+    def killed(*of):
+        made.append(of[-1])
+        if len(made) == 2:
             raise KeyboardInterrupt
-        return keep(writer, *of)
+        return read(*of)
 
-    monkeypatch.setattr(kept_look._Writer, "_keep", killed)
+    monkeypatch.setattr(column_counts, "_read_block", killed)
     words = [*words, f"run_dir={tmp_path / 'run'}"]
     status, _, err = dpgen(*words)
     assert status == 130 and _line(err).endswith(f"run_dir={tmp_path / 'run'} goes on with them; nothing was spent")
@@ -222,7 +222,7 @@ def test_numbers_that_are_damaged_within_a_first_pass_are_told_as_lost(dpgen, wo
     """They were whole when the access was opened, and it is not made twice."""
     schema, more = OPEN["bounds and categories"]
     (tmp_path / "in.schema.yaml").write_text(schema)
-    find = kept_look.KeptLook.find_values
+    find = column_counts.ColumnCounts.find_values
 
     def damaged(seen, *of):
         fault(tmp_path / "run" / "private" / "blocks")
@@ -230,7 +230,7 @@ def test_numbers_that_are_damaged_within_a_first_pass_are_told_as_lost(dpgen, wo
 
     words = [*words, *more, "privacy.epsilon=4", f"run_dir={tmp_path / 'run'}"]
     with monkeypatch.context() as patch:
-        patch.setattr(kept_look.KeptLook, "find_values", damaged)
+        patch.setattr(column_counts.ColumnCounts, "find_values", damaged)
         status, _, err = dpgen(*words)
     assert status == 2 and said in _line(err) and "goes on" not in _line(err) and "Smith" not in err
     assert (

@@ -25,7 +25,7 @@ SERIES = [*CLASSIFIER, "model.components=2"]
 
 @pytest.fixture(scope="module", autouse=True)
 def few_made_up():
-    from lightning_dpgen.release.pages import curves
+    from lightning_dpgen.kinds import curves
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(curves, "PANELS", 1)

@@ -91,7 +91,7 @@ from contracts.laws.studies import (
 
 from lightning_dpgen.clustering import kmeans
 from lightning_dpgen.clustering.features import Directions
-from lightning_dpgen.data import discovery, key_owners, value_tree
+from lightning_dpgen.data.discovery import bounds_and_keys, counts, value_tree
 from lightning_dpgen.gradients import clipping, engines, factors, privatize, scopes
 from lightning_dpgen.gradients import per_sample_gradients as records
 from lightning_dpgen.gradients.clipping import PerPerson
@@ -568,18 +568,18 @@ BROKEN = {
         mechanisms.key_threshold, {"multiplier * math.sqrt(most)": "multiplier"}, (key_seen,)
     ),
     "a key that one person holds twice counts twice": Broken(
-        key_owners.held_at_most,
+        counts.held_at_most,
         {"np.unique(owners.astype(np.int64) * kinds + codes)": "owners.astype(np.int64) * kinds + codes"},
         (discovery_costs,),
     ),
     "a person counts for all their keys": Broken(
-        key_owners.held_at_most, {"[rank < most]": "[rank >= 0]"}, (discovery_costs,)
+        counts.held_at_most, {"[rank < most]": "[rank >= 0]"}, (discovery_costs,)
     ),
     "the noise of keys for one of them": Broken(
         mechanisms.select_keys, {"sensitivity=math.sqrt(most)": "sensitivity=1.0"}, (key_seen, discovery_costs)
     ),
     "the noise of bounds for one bucket": Broken(
-        discovery.find_bounds_in, {"sensitivity=math.sqrt(most)": "sensitivity=1.0"},
+        bounds_and_keys.find_bounds_in, {"sensitivity=math.sqrt(most)": "sensitivity=1.0"},
         (discovery_costs,),
     ),
     "keys in the order of the records": Broken(

@@ -18,7 +18,9 @@ from threadpoolctl import threadpool_limits
 from lightning_dpgen.clustering.block_sums import clipped_sums, lloyd
 from lightning_dpgen.clustering.features import Directions, FourierFeatures, IdentityFeatures, KeptFeatures
 from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.discovery import find_bounds
+from lightning_dpgen.data.discovery.bounds_and_keys import find_bounds
+from lightning_dpgen.data.discovery.value_grid import ValueGrid, values_of
+from lightning_dpgen.data.discovery.value_tree import find_values
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
@@ -26,8 +28,6 @@ from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.data.value_grid import ValueGrid, values_of
-from lightning_dpgen.data.value_tree import find_values
 from lightning_dpgen.gradients.clipping import DPNorm, Quantile
 from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.terms import PerRecord

@@ -12,7 +12,7 @@ from contracts.laws import discovery as laws
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_dpgen.data.discovery import (
+from lightning_dpgen.data.discovery.bounds_and_keys import (
     DISCOVERY,
     REAL,
     WHOLE,
@@ -22,7 +22,7 @@ from lightning_dpgen.data.discovery import (
     find_keys,
     keys_of,
 )
-from lightning_dpgen.data.key_owners import KeyOwners, held_at_most, name_hashes, number_hashes
+from lightning_dpgen.data.discovery.counts import KeyOwners, held_at_most, name_hashes, number_hashes
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE

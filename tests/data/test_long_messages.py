@@ -10,6 +10,7 @@ import pytest
 from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.conditions import Said, parse_condition
+from lightning_dpgen.data.discovery.value_grid import values_of
 from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.series.reading import read_series
@@ -19,7 +20,6 @@ from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.data.value_grid import values_of
 from lightning_dpgen.runs import table, warnings
 
 MANY = 2000

@@ -15,14 +15,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from marks import but
 
-from lightning_dpgen.data import value_tree
-from lightning_dpgen.data.discovery import discovery_stage
+from lightning_dpgen.data.discovery import value_tree
+from lightning_dpgen.data.discovery.bounds_and_keys import discovery_stage
+from lightning_dpgen.data.discovery.value_grid import FOUND_LEVELS, ValueGrid, values_of
+from lightning_dpgen.data.discovery.value_tree import MOST_PIECES, _likely, find_values
 from lightning_dpgen.data.tables.bins import Bins, Density
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.value_grid import FOUND_LEVELS, ValueGrid, values_of
-from lightning_dpgen.data.value_tree import MOST_PIECES, _likely, find_values
 
 GRIDS = {
     "one value": ValueGrid(5, 5, True),

@@ -103,7 +103,7 @@ def test_the_same_records_take_part_as_in_memory(tmp_path, monkeypatch, ending, 
     files = [path for path in (tmp_path / "kept").rglob("*") if path.is_file()]
     assert all(path.stat().st_mode & 0o077 == 0 for path in files)
     # Persons have numbers in the end, and no file holds what they are called.
-    assert not list((tmp_path / "kept").rglob("block-*")) and not list((tmp_path / "kept").rglob("bucket-*"))
+    assert not list((tmp_path / "kept").rglob("block-*"))
 
 
 def test_blocks_of_unknown_persons_are_refused_where_a_person_may_have_several(tmp_path):
@@ -188,26 +188,29 @@ def test_damage_changes_no_choice(tmp_path, name, kind):
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept").glob("*.npy") if path != damaged}
     again = _kept(tmp_path / "in", tmp_path / "kept")
     assert _by_person(_parts(again)) == expected
-    assert not list((tmp_path / "kept").rglob("block-*")) and not list((tmp_path / "kept").rglob("bucket-*"))
+    assert not list((tmp_path / "kept").rglob("block-*"))
     if name == "*.npy":
         # The choice of rows stands, so that no other block is encoded anew.
         after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "kept").glob("*.npy") if path != damaged}
         assert after == before
 
 
-@pytest.mark.parametrize("damaged", ["persons/block-*", "persons/bucket-*", "persons/shuffle.json"])
+@pytest.mark.parametrize("damaged", ["persons/block-*", "persons/persons-*"])
 def test_damage_in_an_interrupted_choice_changes_nothing(tmp_path, monkeypatch, damaged):
-    """Blocks that were sorted under another key are not taken for those of this one."""
-    monkeypatch.setattr("lightning_dpgen.passes.person_shuffle._BUCKET_BYTES", 2000)
     _write(tmp_path / "in", _frame())
-    with monkeypatch.context() as patch:
+    write, written = kept_blocks.PersonShuffle._write_result, []
 
-        def interrupted(shuffle, *_):
+    def interrupted(shuffle, *of, **results):
+        written.append(of)
+        if len(written) == 3:
             raise KeyboardInterrupt
+        write(shuffle, *of, **results)
 
-        patch.setattr(kept_blocks.PersonShuffle, "_written_back", interrupted)
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_blocks.PersonShuffle, "_write_result", interrupted)
         with pytest.raises(KeyboardInterrupt):
             _kept(tmp_path / "in", tmp_path / "kept")
+    assert not (tmp_path / "kept" / "persons" / "spill").exists()
     _damage(sorted((tmp_path / "kept").glob(damaged))[-1], "a bit")
     kept, records = _kept(tmp_path / "in", tmp_path / "kept"), _in_memory()
     expected = _by_person([(records.encoded.codes, records.persons)])

@@ -11,9 +11,7 @@ import pytest
 
 from lightning_dpgen.privacy.noise.stream import SECURE
 from lightning_dpgen.release.certificate import digest, statement
-from lightning_dpgen.release.pages.dossier import PRIORS, make_dossier, posterior
-from lightning_dpgen.release.pages.hazards import hazards_of
-from lightning_dpgen.release.pages.registry_entry import make_entry, names_of_null
+from lightning_dpgen.release.pages.dossier import PRIORS, hazards_of, make_dossier, make_entry, names_of_null, posterior
 from lightning_dpgen.release.pages.report import describe_stage
 from lightning_dpgen.release.verdict import Verdict
 

@@ -21,7 +21,7 @@ from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.events import decode, encode
 from lightning_dpgen.privacy.drawn_noise import ROUNDED_GAUSSIAN
 from lightning_dpgen.privacy.planning.calibration import PLANNER
-from lightning_dpgen.release.pages.hazards import MEASURING
+from lightning_dpgen.release.pages.dossier import MEASURING
 from lightning_dpgen.release.pages.report import describe_stage
 from lightning_dpgen.release.run_names import RUN_NAMES, names_of_a_run
 from lightning_dpgen.runs.table import budget_table

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 
 from lightning_dpgen.data.files.blocks import RowSource
-from lightning_dpgen.data.files.extras import needs
 from lightning_dpgen.data.files.table_choice import quoted, the_table
 from lightning_dpgen.data.files.text import UNREADABLE, damaged
 from lightning_dpgen.sampling.errors import BadRecords
@@ -47,7 +46,6 @@ class DuckdbRows(RowSource):
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
-        needs("duckdb", "duckdb", str(self._path))
         import duckdb
 
         try:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import AfterValidator, Field, WithJsonSchema
 
+from lightning_dpgen.data.discovery.value_grid import ValueGrid
 from lightning_dpgen.data.names import one_of
 from lightning_dpgen.data.numbers import are_numbers, texts_of
 from lightning_dpgen.data.tables.arrays import Misfit, how_to_correct, shown, wrong_type
@@ -29,7 +30,6 @@ from lightning_dpgen.data.tables.description import (
 )
 from lightning_dpgen.data.tables.likely_keys import likely_advice
 from lightning_dpgen.data.tables.scales import Integers
-from lightning_dpgen.data.value_grid import ValueGrid
 
 _TRUTH = {False: ("false", "f", "no", "n", "0"), True: ("true", "t", "yes", "y", "1")}
 # Values of a category from which on rare ones are learned together by default.

@@ -10,12 +10,12 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data.discovery.value_grid import ValueGrid
 from lightning_dpgen.data.tables.arrays import Misfit, shown
 from lightning_dpgen.data.tables.bins import Bins, Density
 from lightning_dpgen.data.tables.column import BadSchema, Beyond, Key, Modelled
 from lightning_dpgen.data.tables.likely_keys import with_likely_keys
 from lightning_dpgen.data.tables.scales import Scale
-from lightning_dpgen.data.value_grid import ValueGrid
 
 # The keys that a column which is learned by its distance declares of the distance.
 OF_DISTANCE = ("bins", "edges", "transform", "encoding", "density", "density_noise")

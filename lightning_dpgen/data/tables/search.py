@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data.discovery.value_grid import FOUND_LEVELS, Leaves, ValueGrid
 from lightning_dpgen.data.numbers import texts_of
 from lightning_dpgen.data.reading import CLAMP
 from lightning_dpgen.data.tables.arrays import Misfit, plain
@@ -21,7 +22,6 @@ from lightning_dpgen.data.tables.likely_keys import with_likely_keys
 from lightning_dpgen.data.tables.moment_form import LAST_YEAR, MomentForm
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.scales import LARGEST, LARGEST_WHOLE, Scale
-from lightning_dpgen.data.value_grid import FOUND_LEVELS, Leaves, ValueGrid
 
 # The category of values that were not found.
 OTHER = "other"

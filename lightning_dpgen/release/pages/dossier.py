@@ -1,36 +1,71 @@
-"""The dossier of a release for a data-protection impact assessment: its certificate in words for an officer.
+"""The dossier of a release, for an impact assessment, and its draft entry for a registry: a certificate in words.
 
-Everything in it is a function of the certificate and of its verification. It judges nothing: the questions that are left
-to the officer are listed as such.
+Everything is a function of the certificate and of its verification. It judges nothing: the questions that are left to the
+officer are listed as such. The texts are in `templates/`: dossier.md.jinja, hazards.yaml, registry_entry.yaml. Each hazard
+of NIST SP 800-226 has at least one entry, with the sections of the initial public draft of December 2023, with whose text
+they were compared. Entries without a section are additions of this software.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import jinja2
+import yaml
+
 from lightning_dpgen.privacy.accounting.epsilon_range import CAUTIOUS_EPSILON, round_up
-from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
+from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.drawn_noise import MECHANISMS
+from lightning_dpgen.privacy.noise.stream import SECURE
 from lightning_dpgen.release.certificate import INIT, TRUNCATED_LOTS, found_privately, paragraphs, selected
-from lightning_dpgen.release.files import CERTIFICATE, SYNTHETIC
-from lightning_dpgen.release.pages.hazards import RELATIONS, exact, generators_that_are_not_ciphers, hazards_of
-from lightning_dpgen.release.pages.report import describe_purchase, describe_stage, environment
+from lightning_dpgen.release.files import CERTIFICATE, PROJECTED, SYNTHETIC
+from lightning_dpgen.release.pages.report import TEMPLATES, describe_purchase, describe_stage, environment
 from lightning_dpgen.release.pages.text import listed, markdown, printable, value_text
 from lightning_dpgen.release.verdict import Verdict
 
 # Guesses of an attacker before the release, as probabilities.
 PRIORS = (0.01, 0.1, 0.5, 0.9)
-# Parts of the description of a record, by its kind.
-_FORMS = {
-    "table": "its columns, their bounds and their categories",
-    "images": "its height and width, the values of a pixel, and its labels",
-    "baskets": "the items, the largest number of them in a basket, and its labels",
-    "series": "its length, the bounds of its values, and its labels",
+# The relation between neighbours, in words for a reader who knows no other.
+_RELATIONS = {
+    ADD_OR_REMOVE_ONE: "the unit is in the data, or it is not",
+    REPLACE_ONE: "the unit has one value in the data, or another; that it is there is public",
 }
+# The events of noise on all records, and those that put several together: none of them samples.
+_WITHOUT_SAMPLING = {"ComposedDpEvent", "SelfComposedDpEvent", "GaussianDpEvent", "LaplaceDpEvent"}
+# The stages that measure statistics, or find what is not declared; all others may train a network. They are written out,
+# since what draws them takes seconds to import.
+MEASURING = frozenset({
+    "first pass", "feature moments", "clustering", "final pass", "tables", "margins", "scores", "items", "pairs", "poses",
+    "means", "squares", "cell means", "cell squares", "values", "scales", "moments", "shapes", "spreads", "crossings",
+    "evidence", "labels", "fidelity", "rows", "clipped",
+})  # fmt: skip
 # Levels of what is declared that have rows of their own.
 _DEEPEST = 3
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """One hazard of a claim of differential privacy, and what a certificate says of it.
+
+    Attributes:
+        part: the part of the publication that it belongs to.
+        section: the sections of the publication's draft that describe it; empty where none does.
+        name: the hazard in words of our own.
+        answer: what the certificate says; empty where it says nothing.
+        fields: paths of the fields that say it, such as ``also.replace_one_epsilon``; all are in the certificate.
+        ask: the question that is left, and whom to ask; empty where none is.
+    """
+
+    part: str
+    section: str
+    name: str
+    answer: str
+    fields: tuple[str, ...]
+    ask: str
 
 
 def make_dossier(certificate: dict[str, Any], verdict: Verdict) -> str:
@@ -45,49 +80,55 @@ def make_dossier(certificate: dict[str, Any], verdict: Verdict) -> str:
     """
     if not verdict.good or not certificate["private"] or certificate["noise"]["seeded"]:
         raise ValueError(f"no dossier of such a release: {(verdict.problems or ['it is not private'])[0]}")
-    hazards = hazards_of(certificate)
-    page = environment(autoescape=False).get_template("dossier.md.jinja")
+    page = _templates().get_template("dossier.md.jinja")
     text = page.render(
-        digest=certificate["digest"],
-        software=certificate["versions"].get("lightning_dpgen", ""),
-        checks=[_cell(line) for line in verdict.checks],
-        notes=[_cell(line) for line in verdict.notes],
-        unit=_cell(certificate["unit"]),
-        relation=certificate["relation"],
-        whose=[_cell(line) for line in _whose(certificate)],
-        attacker=[_cell(line) for line in _attacker(certificate)],
-        epsilon=exact(certificate["epsilon"]),
-        odds=_odds(certificate["epsilon"]),
-        large=certificate["epsilon"] > CAUTIOUS_EPSILON,
-        files=_cell(_all_of(sorted(certificate["files"]))),
-        itself=_cell(CERTIFICATE),
-        released=_cell(_all_of(certificate["released"])),
-        worlds=RELATIONS[certificate["relation"]],
-        replaced=_replaced(certificate),
-        replaced_odds=_odds(certificate["also"]["replace_one_epsilon"] or 0.0),
-        guesses=list(_guesses(certificate)),
-        delta=_delta(certificate),
-        assumed=[_cell(line) for line in _assumed(certificate)],
-        declared=list(_rows("declared", certificate["declared"])),
-        stages=list(_stages(certificate)),
-        study=[_cell(line) for line in _other_releases(certificate)],
-        chosen=_cell(selected(certificate["selection"])) if isinstance(certificate["selection"], dict) else "",
-        noise=[_cell(line) for line in _noise(certificate)],
-        source=_cell(certificate["noise"]["source"]),
-        hazards=[
-            {
-                "part": hazard.part,
-                "section": hazard.section or "none",
-                "name": hazard.name,
-                "answer": _cell(hazard.answer or "Not answered by a certificate."),
-                "fields": ", ".join(f"`{field}`" for field in hazard.fields) or "none",
-                "ask": _cell(hazard.ask) or "nothing",
-            }
-            for hazard in hazards
-        ],
-        statement=[_cell(paragraph) for paragraph in paragraphs(certificate)],
+        _facts(certificate),
+        checks=verdict.checks,
+        notes=verdict.notes,
+        certificate_file=CERTIFICATE,
+        rows=list(_rows("declared", certificate["declared"])),
+        hazards=hazards_of(certificate),
+        paragraphs=paragraphs(certificate),
+        guesses=PRIORS,
     )
     return f"{text.rstrip()}\n"
+
+
+def hazards_of(certificate: dict[str, Any]) -> list[Hazard]:
+    """Return the hazards with what a verified certificate of a private release says of each, in the publication's order."""
+    found = _rendered("hazards.yaml", certificate)
+    return [
+        Hazard(
+            one["part"],
+            one["section"] or "",
+            one["name"],
+            one.get("answer") or "",
+            tuple((one.get("fields") or "").split()),
+            one.get("ask") or "",
+        )
+        for one in found
+    ]
+
+
+def make_entry(certificate: dict[str, Any]) -> dict[str, Any]:
+    """Make a draft entry for the registry of a private release; fields that the certificate does not fill are None."""
+    entry = _rendered("registry_entry.yaml", certificate)
+    entry["deployment"]["privacy_loss"]["privacy_parameters"] |= {name: certificate[name] for name in ("epsilon", "delta")}
+    return entry
+
+
+def names_of_null(entry: dict[str, Any]) -> Iterator[str]:
+    """Yield the path of each field that is None.
+
+    Example:
+        >>> list(names_of_null({"a": None, "b": {"c": None, "d": 1}}))
+        ['a', 'b.c']
+    """
+    for name, value in entry.items():
+        if value is None:
+            yield name
+        elif isinstance(value, dict):
+            yield from (f"{name}.{inner}" for inner in names_of_null(value))
 
 
 def posterior(prior: float, epsilon: float) -> tuple[float, float]:
@@ -99,6 +140,134 @@ def posterior(prior: float, epsilon: float) -> tuple[float, float]:
     """
     before = math.log(prior) - math.log1p(-prior)
     return tuple(1.0 / (1.0 + math.exp(min(-(before + change), 700.0))) for change in (-epsilon, epsilon))
+
+
+def _templates() -> jinja2.Environment:
+    templates = environment(autoescape=False)
+    templates.filters |= {
+        "cell": _cell,
+        "count": lambda number: f"{number:,}",
+        "exact": _exact,
+        "listed": listed,
+        "markdown": markdown,
+        "odds": _odds,
+        "percent": lambda prior, epsilon: _percent(*posterior(prior, epsilon)),
+        "printable": printable,
+        "whole": _whole,
+    }
+    return templates
+
+
+def _rendered(name: str, certificate: dict[str, Any]) -> Any:
+    """Return a file of templates with each text rendered on one line; None for an empty one."""
+    templates, facts = _templates(), _facts(certificate)
+
+    def render(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: render(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [render(inner) for inner in value]
+        return value and (" ".join(templates.from_string(value).render(facts).split()) or None)
+
+    # The file alone is read as YAML: nothing in a certificate can change its form.
+    return render(yaml.safe_load((TEMPLATES / name).read_text(encoding="utf-8")))
+
+
+def _facts(certificate: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a certificate that the templates name."""
+    declared, released, relation = (certificate[name] for name in ("declared", "released", "relation"))
+    selection, study, schema = certificate["selection"], certificate["study"], declared.get("schema")
+    init, cut, model = declared.get(INIT), declared.get(TRUNCATED_LOTS), declared.get("model")
+    most = declared.get("max_rows")
+    delta, n = certificate["delta"], declared["n"]
+    return {
+        **{name: certificate[name] for name in ("epsilon", "target_epsilon", "unit", "digest", "statement", "accountant")},
+        "delta": delta,
+        "relation": relation,
+        "released": released,
+        "files": sorted(certificate["files"]),
+        "versions": list(certificate["versions"].items()),
+        "software": certificate["versions"].get("lightning_dpgen", ""),
+        "source": certificate["noise"]["source"],
+        "large": certificate["epsilon"] > CAUTIOUS_EPSILON,
+        "worlds": _RELATIONS[relation],
+        "replaced": certificate["also"]["replace_one_epsilon"],
+        "n": n,
+        "n_bought": relation != REPLACE_ONE and bool(declared.get("n_share")),
+        "most": most if type(most) is int else None,
+        "study": study if isinstance(study, dict) else None,
+        "selected": selected(selection) if isinstance(selection, dict) else None,
+        "chosen": [printable(name, 80) for name in selection["chosen"] or ()] if isinstance(selection, dict) else [],
+        "found": found_privately(declared),
+        "init": str(init.get("public")) if isinstance(init, dict) else None,
+        "has_cut_lots": TRUNCATED_LOTS in declared,
+        "at_most": min(lots["at_most"] for lots in cut.values()) if isinstance(cut, dict) else None,
+        "rows_independent": declared.get("rows_independent") is True,
+        "seed": "seed" in declared,
+        "kind": schema.get("kind") if isinstance(schema, dict) else None,
+        "model": model.get("name") if isinstance(model, dict) else None,
+        "has_synthetic": SYNTHETIC in released,
+        "has_projected": PROJECTED in released,
+        "may_train": not {stage["name"] for stage in certificate["stages"]} <= MEASURING,
+        "weak": _weak_generators(certificate),
+        "inexact": _is_inexact(certificate),
+        "stages": [
+            {
+                "name": stage["name"],
+                "bought": describe_purchase(stage["name"]) or "not described",
+                "how": describe_stage(certificate, stage),
+                "epsilon": stage["epsilon"],
+            }
+            for stage in certificate["stages"]
+        ],
+        # Rounded down, so that a probability is never said to be smaller than it is.
+        "one_in": math.floor(1 / Fraction(repr(delta))) if delta else None,
+        "times": _times_below(delta, n),
+        "study_times": _times_below(study["delta"], n) if isinstance(study, dict) else None,
+    }
+
+
+def _times_below(delta: float, n: int) -> int | None:
+    """Return how many times smaller than 1/n a delta is at least; None for 0."""
+    return math.floor(1 / (Fraction(repr(delta)) * n)) if delta else None
+
+
+def _exact(value: float) -> str:
+    """Write a number of a certificate with all its digits.
+
+    Example:
+        >>> _exact(1e-05), _exact(4.0), _exact(90)
+        ('1e-05', '4', '90')
+    """
+    return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+
+
+def _weak_generators(certificate: dict[str, Any]) -> str:
+    """Say which generators of a release are not cryptographic; empty where the cipher alone has made it.
+
+    Noise on sums of whole numbers is drawn by the cipher on the CPU, whatever the source is.
+    """
+    if certificate["noise"]["source"] == SECURE:
+        return ""
+    events = [certificate["event"], *(stage["event"] for stage in certificate["stages"])]
+    said = []
+    if not all(_types(event) <= _WITHOUT_SAMPLING for event in events):
+        said.append("The generator that samples records is statistically sound and not cryptographic.")
+    if _is_inexact(certificate):
+        said.append("Noise on a GPU is made by torch's generator.")
+    return " ".join(said)
+
+
+def _is_inexact(certificate: dict[str, Any]) -> bool:
+    """Return whether some noise is drawn in floating point."""
+    others = certificate["noise"]["others"]
+    return any(entry["mechanism"] in MECHANISMS and MECHANISMS[entry["mechanism"]].is_real for entry in others)
+
+
+def _types(event: dict[str, Any]) -> set[str]:
+    """Return the types of all events in a tree."""
+    parts = [*event.get("events", ()), *([event["event"]] if "event" in event else ())]
+    return {event["type"]}.union(*map(_types, parts))
 
 
 def _cell(text: str) -> str:
@@ -116,170 +285,25 @@ def _odds(epsilon: float) -> str:
     return "a number too large to mean protection" if epsilon > CAUTIOUS_EPSILON else f"{round_up(math.exp(epsilon), 3):g}"
 
 
-def _whose(certificate: dict[str, Any]) -> list[str]:
-    declared, relation = certificate["declared"], certificate["relation"]
-    most = declared.get("max_rows")
-    if type(most) is int:
-        return [
-            f"A person is protected with all records that took part: at most {most:,}. Further records of a person took no "
-            "part."
-        ]
-    if relation == REPLACE_ONE:
-        return [
-            "The release has a row for each record, and their number is public: that someone is among the records is not "
-            "protected. Protected is the value of the record, within what the unit says.",
-            "A person with several records is protected less.",
-        ]
-    return [
-        "The unit is one record. A person with several records is protected less: with two of them epsilon counts twice, "
-        "and delta 1 + e^epsilon times."
-    ]
-
-
-def _attacker(certificate: dict[str, Any]) -> list[str]:
-    drawn = ", and draws as many records from it as they like" if SYNTHETIC in certificate["released"] else ""
-    secret = ["the original records", "the run's private folder", "the random words of the noise"]
-    if isinstance(certificate["selection"], dict):
-        secret.append("the number of trials, the time that they took, and everything about the trials that were not chosen")
-    return [
-        f"The attacker has every file of the release{drawn}, knows the software and all that is declared below, and will "
-        "read all that is published later.",
-        "The attacker has any amount of computing power, but none that breaks the cipher of the noise.",
-        "The attacker may know every other record, and everything about the person but the one thing that is asked.",
-        f"The attacker does not have: {'; '.join(secret)}.",
-    ]
-
-
-def _replaced(certificate: dict[str, Any]) -> str:
-    """Write epsilon for a unit replaced; empty where that is the relation itself, or no such epsilon is stated."""
-    replaced = certificate["also"]["replace_one_epsilon"]
-    return "" if replaced is None or certificate["relation"] == REPLACE_ONE else exact(replaced)
-
-
-def _guesses(certificate: dict[str, Any]) -> Iterator[dict[str, str]]:
-    replaced = certificate["also"]["replace_one_epsilon"]
-    for prior in PRIORS:
-        yield {
-            "before": f"{100 * prior:g} %",
-            "after": _percent(*posterior(prior, certificate["epsilon"])),
-            "replaced": "" if replaced is None else _percent(*posterior(prior, replaced)),
-        }
-
-
-def _delta(certificate: dict[str, Any]) -> list[str]:
-    delta, n = certificate["delta"], certificate["declared"]["n"]
-    if not delta:
-        return ["Delta is 0: the bound by epsilon holds for every outcome, without an exception."]
-    # Rounded down, so that the probability is never said to be smaller than it is.
-    one_in = math.floor(1 / Fraction(repr(delta)))
-    times = math.floor(1 / (Fraction(repr(delta)) * n))
-    lines = [
-        f"Delta is {exact(delta)}: of the probability of any outcome, a part of at most one in {one_in:,} is outside of "
-        "the bound by epsilon. In the worst case that part would name a person outright; nothing says that it does.",
-        f"A mechanism that publishes one record in n whole would have a delta of 1/n. The declared n is {n:,}, so delta is "
-        + (f"at least {times:,} times smaller than that." if times > 1 else "hardly smaller than that."),
-    ]
-    if delta > 0.1 / n:
-        lines.append("It is the custom to stay below a tenth of 1/n, and this delta does not.")
-    return lines
-
-
-def _assumed(certificate: dict[str, Any]) -> Iterator[str]:
-    declared = certificate["declared"]
-    if certificate["relation"] == REPLACE_ONE or not declared.get("n_share"):
-        yield f"The number of records, {declared['n']:,}, is taken to be public."
-    else:
-        yield f"The number of records was not declared: a noisy count, {declared['n']:,}, was bought."
-    yield f"The description of a record is taken to be public{_form(declared.get('schema'))}."
-    selection = certificate["selection"]
-    chosen = [printable(name, 80) for name in (selection["chosen"] or ())] if isinstance(selection, dict) else []
-    yield f"All settings that are declared are taken to be public, too{f', but for {listed(chosen)}' if chosen else ''}."
-    if found := found_privately(declared):
-        yield f"Bought with a share of the budget, and so not assumed: {listed(found, most=20, letters=80)}."
-    if isinstance(init := declared.get(INIT), dict):
-        yield (
-            f"The training started from a network that was learned from data declared to be public: "
-            f"'{printable(init.get('public'), 200)}'. The people in those data are not covered."
-        )
-    cut = declared.get(TRUNCATED_LOTS)
-    if isinstance(cut, dict):
-        most = min(own["at_most"] for own in cut.values())
-        units = "persons" if type(declared.get("max_rows")) is int else "records"
-        yield f"It is declared that such data never hold more than {most:,} {units}. The guarantee rests on it."
-    if "seed" in declared:
-        yield "The declared seed is of public choices, such as first weights or a projection's matrix, not of the noise."
-    if declared.get("rows_independent") is True:
-        yield "It is declared that a record changes no row of the query but its own; the guarantee rests on that."
-
-
-def _form(schema: Any) -> str:
-    """Name the parts of the description of a record; empty where the certificate does not show its kind."""
-    kind = schema.get("kind") if isinstance(schema, dict) else None
-    return f": {_FORMS[kind]}" if kind in _FORMS else ""
-
-
-def _rows(path: str, value: Any, depth: int = 0) -> Iterator[dict[str, str]]:
+def _rows(path: str, value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
     """Yield the field and the value of each thing that is declared, down to a few levels."""
     inner: list[tuple[str, Any]] = []
     if isinstance(value, dict):
-        inner = [(str(name), own) for name, own in value.items()]
-    elif isinstance(value, list) and value and all(isinstance(own, dict) for own in value):
-        inner = [(str(at), own) for at, own in enumerate(value)]
+        inner = [(str(name), part) for name, part in value.items()]
+    elif isinstance(value, list) and value and all(isinstance(part, dict) for part in value):
+        inner = [(str(place), part) for place, part in enumerate(value)]
     if inner and depth < _DEEPEST and all(name.isidentifier() or name.isdecimal() for name, _ in inner):
-        for name, own in inner:
-            yield from _rows(f"{path}.{name}", own, depth + 1)
+        for name, part in inner:
+            yield from _rows(f"{path}.{name}", part, depth + 1)
     elif value is not None:
-        yield {"field": path, "value": _cell(_all_of(value))}
+        yield path, _whole(value)
 
 
-def _all_of(value: Any) -> str:
+def _whole(value: Any) -> str:
     """Write a declared value whole, however long it is: an officer has to see all that was taken to be public."""
     if isinstance(value, dict):
-        return ", ".join(f"{name}: {_all_of(own)}" for name, own in value.items() if own is not None)
+        return ", ".join(f"{name}: {_whole(part)}" for name, part in value.items() if part is not None)
     if isinstance(value, list):
-        parts = [f"({_all_of(own)})" if isinstance(own, dict | list) else _all_of(own) for own in value]
+        parts = [f"({_whole(part)})" if isinstance(part, dict | list) else _whole(part) for part in value]
         return ", ".join(parts) or "(empty)"
-    return exact(value) if isinstance(value, float) else value_text(value, len(str(value)) + 1)
-
-
-def _stages(certificate: dict[str, Any]) -> Iterator[dict[str, str]]:
-    for stage in certificate["stages"]:
-        yield {
-            "name": _cell(printable(stage["name"], 80)),
-            "bought": describe_purchase(stage["name"]) or "not described",
-            "how": _cell(describe_stage(certificate, stage)),
-            "epsilon": "none stated" if stage["epsilon"] is None else exact(stage["epsilon"]),
-        }
-
-
-def _other_releases(certificate: dict[str, Any]) -> list[str]:
-    study = certificate["study"]
-    if not isinstance(study, dict):
-        return ["The study is unknown: other releases about the same people, if there are any, add to this one."]
-    how = "replaced" if study["relation"] == REPLACE_ONE else "added or removed"
-    return [
-        f"This was run {study['runs']} of the study '{printable(study['name'], 80)}'. All of its runs so far together cost "
-        f"epsilon {exact(study['epsilon'])} at delta {exact(study['delta'])}, for one unit {how}. The total "
-        f"that was declared first is {exact(study['total_epsilon'])}.",
-        _study_delta(study["delta"], certificate["declared"]["n"]),
-        "Releases outside of the study add to it.",
-    ]
-
-
-def _study_delta(delta: float, n: int) -> str:
-    """Say how the delta of a study compares with one in the number of records of this run."""
-    line = f"The declared n of this run is {n:,}, so the study's delta is "
-    if delta >= 1.0 / n:
-        return f"{line}not smaller than 1/n: the study's epsilon says little of these records."
-    times = math.floor(1 / (Fraction(repr(delta)) * n))
-    line += f"at least {times:,} times smaller than 1/n." if times > 1 else "hardly smaller than 1/n."
-    return line + (" It is the custom to stay below a tenth of 1/n, and it does not." if delta > 0.1 / n else "")
-
-
-def _noise(certificate: dict[str, Any]) -> list[str]:
-    lines = [
-        "No seed of the noise is known, so it cannot be taken out again.",
-        "Noise on sums of whole numbers is exact. Other noisy sums are rounded to a public grid, which hides last digits.",
-    ]
-    weak = generators_that_are_not_ciphers(certificate)
-    return [*lines, weak] if weak else lines
+    return _exact(value) if isinstance(value, float) else value_text(value, len(str(value)) + 1)

@@ -23,7 +23,7 @@ from lightning_dpgen.release.pages.charts import epsilon_curve
 from lightning_dpgen.release.pages.text import markdown, quoted, value_text
 from lightning_dpgen.release.publishing.licenses import LICENSE
 
-_TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATES = Path(__file__).parent / "templates"
 # The purchase of each stage, by its name, in words for the curator.
 _BOUGHT = {
     "first pass": "what was not declared, such as bounds, categories, how columns are distributed, or a count",
@@ -95,7 +95,7 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, limits: Se
 def environment(*, autoescape: bool) -> jinja2.Environment:
     """Make the environment that renders the templates of pages and cards; a name that is not given is an error."""
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=autoescape,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

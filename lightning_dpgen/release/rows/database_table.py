@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from lightning_dpgen.common.passwords import without_passwords
 from lightning_dpgen.data.files.database import described_error, engine_of
-from lightning_dpgen.data.files.extras import needs
 from lightning_dpgen.data.files.table_choice import quoted
 from lightning_dpgen.data.tables.written_form import with_offset
 from lightning_dpgen.sampling.errors import BadRecords
@@ -97,7 +96,6 @@ def write_to_duckdb(path: Path, table: str, chunks: Iterable[pa.RecordBatch], co
     Raises:
         BadRecords: if its library is missing.
     """
-    needs("duckdb", "duckdb", str(path))
     import duckdb
 
     with duckdb.connect(str(path.absolute())) as connection:

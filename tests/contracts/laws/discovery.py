@@ -13,12 +13,12 @@ from scipy.special import log_ndtr, ndtri
 from table_selection import Distances, TableSelection
 
 from lightning_dpgen.api import schema_of
-from lightning_dpgen.data.discovery import find_bounds, find_keys
-from lightning_dpgen.data.key_owners import KeyOwners
+from lightning_dpgen.data.discovery.bounds_and_keys import find_bounds, find_keys
+from lightning_dpgen.data.discovery.counts import KeyOwners
+from lightning_dpgen.data.discovery.value_grid import ValueGrid, values_of
+from lightning_dpgen.data.discovery.value_tree import find_values
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.value_grid import ValueGrid, values_of
-from lightning_dpgen.data.value_tree import find_values
 from lightning_dpgen.measure.statistics import Marginals
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from lightning_dpgen.data.number_counts import NumberCounts
-from lightning_dpgen.data.value_grid import Leaves, ValueGrid, values_of
+from lightning_dpgen.data.discovery.counts import NumberCounts
+from lightning_dpgen.data.discovery.value_grid import Leaves, ValueGrid, values_of
 from lightning_dpgen.privacy.access import OpenAccess
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
@@ -55,7 +55,7 @@ def find_values(
         reference: added to the numbers, which are read from it.
         owners: (N,) whole numbers, the owner of each row where the unit is a person; None where it is a record.
         most: the number of rows of a person that count; others of theirs are left out as if at random.
-        salts: (N,) as for `key_owners.held_at_most`; None to draw them.
+        salts: (N,) as for `counts.held_at_most`; None to draw them.
 
     Raises:
         LedgerError: as `find_values_in`.

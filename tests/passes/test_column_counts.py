@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lightning_dpgen.passes import kept_look, sealed
+from lightning_dpgen.passes import column_counts, sealed
 from lightning_dpgen.passes.executor import InProcess
 from lightning_dpgen.passes.kept_records import DamagedBlocks
 from lightning_dpgen.privacy.account import Account
@@ -109,8 +109,7 @@ def test_it_finds_what_is_found_in_memory(tmp_path, rows, monkeypatch, persons, 
     _write(tmp_path, rows, 1, N)
     expected = _bought(spec, source, discover.look(spec, source))
     assert set(expected.parts) == {"shop", "visits", "pay", "since", "age", "score", "city"} and expected.n > 0
-    monkeypatch.setattr(kept_look, "_WAITING", 100)
-    monkeypatch.setattr(kept_look, "buckets_for", lambda size: 7)
+    monkeypatch.setattr(column_counts, "_ROWS", 100)
     shuffled = rows.sample(frac=1.0, random_state=1)
     for i, (table, files, executor) in enumerate([(rows, 1, None), (shuffled, 3, InProcess()), (shuffled, 2, Backwards())]):
         _write(tmp_path, table, files, 400)
@@ -130,7 +129,7 @@ def test_text_files_are_looked_at_in_ranges(tmp_path, rows, monkeypatch):
     rows.to_csv(tmp_path / "in" / "a.csv", index=False)
     source = source_of(spec.data)
     assert _in_blocks(spec, source, tmp_path / "look") == expected
-    assert len(list((tmp_path / "look").glob("look-*.json"))) > 3
+    assert len(list((tmp_path / "look").glob("look-*"))) > 3
 
 
 class Stopped(Exception):
@@ -155,7 +154,6 @@ class StopsAfter:
 def test_an_interrupted_look_goes_on(tmp_path, rows, monkeypatch, persons):
     spec = _spec(tmp_path, persons=persons)
     _write(tmp_path, rows if persons else rows.drop(columns="who"), 3, 600)
-    monkeypatch.setattr(kept_look, "buckets_for", lambda size: 4)
     expected = _in_blocks(spec, source_of(spec.data), tmp_path / "whole")
     made = []
     monkeypatch.setattr(
@@ -170,8 +168,8 @@ def test_an_interrupted_look_goes_on(tmp_path, rows, monkeypatch, persons):
             pass
         finally:
             seen.close()
-    assert _in_blocks(spec, source_of(spec.data), tmp_path / "parts") == expected
     assert len(made) == len(set(made))
+    assert _in_blocks(spec, source_of(spec.data), tmp_path / "parts") == expected
 
 
 @pytest.mark.parametrize("persons", [False, True])
@@ -204,7 +202,7 @@ def test_what_cannot_be_read_is_told_with_its_place(tmp_path, rows):
 def test_more_categories_than_are_counted_together_are_refused_by_the_bound_alone(tmp_path, rows, monkeypatch):
     spec = _spec(tmp_path)
     _write(tmp_path, rows.drop(columns="who"), 1, 1000)
-    monkeypatch.setattr(kept_look, "_MOST_KEYS", 40)
+    monkeypatch.setattr(column_counts, "_MOST_KEYS", 40)
     with pytest.raises(BadRecords, match="column 'city': its different values take more than") as told:
         _in_blocks(spec, source_of(spec.data), tmp_path / "look")
     assert "Rome" not in str(told.value) and f"{40 / 2**30:g} GiB" in str(told.value)

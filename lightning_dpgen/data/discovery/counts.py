@@ -1,4 +1,4 @@
-"""Keys and their owners: categories of a column, items of sets. Private."""
+"""Values and how many count for each: categories of a column, items of sets, numbers. Private."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
-from lightning_dpgen.data.persons import mixed
+from lightning_dpgen.data.discovery.value_grid import Leaves
+from lightning_dpgen.data.persons import mixed, name_hashes
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.errors import BadRecords
-
-# Names and persons have the same hash in any process. It decides only which of a person's own entries count.
-_HASH_KEY = "lightning_dpgen."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -150,6 +147,64 @@ class KeyCounts:
         return cls(names[present], counts[present])
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class NumberCounts:
+    """Different numbers and how many rows count for each. Private.
+
+    Args:
+        numbers: (R,) float64, rising; infinities among them, and no NaN.
+        counts: (R,) int64, from 1.
+    """
+
+    numbers: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        numbers: np.ndarray,
+        owners: np.ndarray | None = None,
+        most: int | None = None,
+        salts: np.ndarray | None = None,
+        stream: PrivateStream | None = None,
+    ) -> NumberCounts:
+        """Count the rows of each number, of which an owner counts with `most` (None for all).
+
+        Args:
+            numbers: (N,); NaN where there is none, which is left out.
+            owners: (N,) whole numbers, the owner of each row where the unit is a person; None where it is a record.
+            salts, stream: as for `counts.held_at_most`; salts are (N,).
+
+        Example:
+            >>> counted = NumberCounts.of(np.array([2.0, np.nan, 1.0, 2.0]))
+            >>> counted.numbers.tolist(), counted.counts.tolist()
+            ([1.0, 2.0], [1, 2])
+        """
+        there = ~np.isnan(numbers)
+        numbers = numbers[there]
+        if owners is not None and most is not None:
+            owners, salts = owners[there], None if salts is None else salts[there]
+            hashes = number_hashes(numbers, owners)
+            numbers = numbers[held_at_most(owners, np.arange(len(numbers)), most, hashes, salts, stream)]
+        return cls(*np.unique(numbers, return_counts=True))
+
+    def in_children(self, leaves: Leaves, firsts: Sequence[int], width: int, branching: int) -> np.ndarray:
+        """Return how many rows count for each child of some nodes of a tree.
+
+        Args:
+            leaves: of the numbers.
+            firsts: the first leaf of each node, rising.
+            width: of a child, in leaves.
+            branching: the number of children of a node.
+
+        Returns:
+            np.ndarray: (len(firsts), branching) int64.
+        """
+        edges = np.array(firsts, np.int64)[:, None] + width * np.arange(branching + 1)
+        before = np.append(0, self.counts.cumsum())[np.searchsorted(leaves(self.numbers), edges)]
+        return np.diff(before, axis=1)
+
+
 def held_at_most(
     owners: np.ndarray,
     codes: np.ndarray,
@@ -188,22 +243,20 @@ def held_at_most(
     return codes[order][rank < most]
 
 
-def name_hashes(names: np.ndarray) -> np.ndarray:
-    """Return a hash (K,) uint64 of each name, text or bytes (as objects) or whole numbers, alike in all processes."""
-    if names.dtype.kind in "iu":
-        return mixed(names.astype(np.uint64))
-    return pd.util.hash_array(names, hash_key=_HASH_KEY, categorize=False)
-
-
 def number_hashes(numbers: np.ndarray, owners: np.ndarray) -> np.ndarray:
     """Return a hash (N,) uint64 of each number and of its rank among equal ones of its owner, which are not alike."""
     order = np.lexsort((numbers, owners))
-    numbers, owners = numbers[order] + 0.0, owners[order]
+    numbers, owners = numbers[order], owners[order]
     fresh = np.append(True, (numbers[1:] != numbers[:-1]) | (owners[1:] != owners[:-1]))[: len(order)]
     rank = np.arange(len(order)) - np.maximum.accumulate(np.where(fresh, np.arange(len(order)), 0))
     found = np.empty(len(order), np.uint64)
-    found[order] = mixed(numbers.view(np.uint64) + mixed(rank.astype(np.uint64)))
+    found[order] = copy_hashes(numbers, rank)
     return found
+
+
+def copy_hashes(numbers: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """Return a hash (N,) uint64 of each number and of its rank among equal ones of its owner."""
+    return mixed((numbers + 0.0).view(np.uint64) + mixed(ranks.astype(np.uint64)))
 
 
 def _keys(values: Any) -> pa.Array:

@@ -1,6 +1,6 @@
 """Private discovery of what a curator could not declare: bounds of numbers, lists of categories, universes of items.
 
-How numbers are distributed between their bounds is found in the same access (`data/value_tree.py`).
+How numbers are distributed between their bounds is found in the same access (`data/discovery/value_tree.py`).
 
 All of it is read in one access, the stage ``discovery``, beside the noisy count of the records. What is found is public
 from then on; nothing else of the records is.
@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from scipy.special import ndtri
 
-from lightning_dpgen.data.key_owners import KeyCounts, KeyOwners, held_at_most
+from lightning_dpgen.data.discovery.counts import KeyCounts, KeyOwners, held_at_most
+from lightning_dpgen.data.discovery.value_grid import values_of
 from lightning_dpgen.data.persons import mixed
-from lightning_dpgen.data.value_grid import values_of
 from lightning_dpgen.privacy.access import OpenAccess
 from lightning_dpgen.privacy.accounting.epsilon_range import check_delta, gaussian_mu
 from lightning_dpgen.privacy.accounting.event_parts import EpsilonDeltaDpEvent, left_of
@@ -174,7 +174,7 @@ def count_buckets(
     Args:
         values: (N,) numbers, private; NaN where there is none.
         owners: (N,) whole numbers, the owner of each; None where each value has one of its own.
-        salts, stream: as for `key_owners.held_at_most`; salts are (N,).
+        salts, stream: as for `counts.held_at_most`; salts are (N,).
 
     Returns:
         np.ndarray: (len(buckets),) int64, private.
@@ -210,7 +210,7 @@ def find_bounds(
         values: (N,) numbers, private; NaN where there is none. Whole numbers and days as they are.
         owners: (N,) whole numbers, the owner of each row where the unit is a person; None where it is a record.
         most: the number of buckets in which a person counts, once in each; others of theirs are left out as if at random.
-        salts: (N,) as for `key_owners.held_at_most`; None to draw them.
+        salts: (N,) as for `counts.held_at_most`; None to draw them.
 
     Raises:
         LedgerError: as `find_bounds_in`.
