@@ -14,7 +14,7 @@ import pytest
 
 from lightning_dpgen import evaluate, load_release
 from lightning_dpgen.cli.main import main
-from lightning_dpgen.data.kinds import kind_named, register_kind
+from lightning_dpgen.data.kinds import ENTRY_POINTS, kind_named, kinds, register_kind
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
@@ -112,7 +112,8 @@ class Numbers(Kind):
         return schema.encode(np.asarray(records))
 
 
-register_kind(Numbers())
+KIND = Numbers()
+register_kind(KIND)
 
 
 @register(NumberSchema.kind, section="mean bin", place=1, better="lower", says="Difference of the mean bins.")
@@ -175,6 +176,16 @@ def test_what_it_does_not_have_is_refused_in_one_line(release, capsys):
         assert f"this release is of kind {NumberSchema.kind}" in capsys.readouterr().err
     assert main(["train", *WORDS, "model=measured", "model.waves=5", "run_dir=/nowhere"]) == 2
     assert "model.waves=5: model=measured has no such setting" in capsys.readouterr().err
+
+
+def test_an_installed_package_brings_its_kind(tmp_path, monkeypatch):
+    package = tmp_path / "numbers_of_others-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: numbers-of-others\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\nnumbers = {__name__}:KIND\n")
+    assert NumberSchema.kind not in kinds.__wrapped__()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert kinds.__wrapped__()[NumberSchema.kind] is KIND
 
 
 def test_a_name_that_another_kind_has_is_refused():
