@@ -3,6 +3,7 @@
 It trains a network, is measured, released, verified, sampled and evaluated, by the program that all other kinds have.
 """
 
+import inspect
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ import pytest
 
 from lightning_dpgen import evaluate, load_release
 from lightning_dpgen.cli.main import main
+from lightning_dpgen.data import kinds as registry
 from lightning_dpgen.data.kinds import ENTRY_POINTS, kind_named, kinds, register_kind
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
@@ -185,6 +187,8 @@ def test_an_installed_package_brings_its_kind(tmp_path, monkeypatch):
     (package / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\nnumbers = {__name__}:KIND\n")
     assert NumberSchema.kind not in kinds.__wrapped__()
     monkeypatch.syspath_prepend(str(tmp_path))
+    # Tests keep what they have found of installed packages.
+    monkeypatch.setattr(registry, "entry_points", inspect.unwrap(registry.entry_points))
     assert kinds.__wrapped__()[NumberSchema.kind] is KIND
 
 

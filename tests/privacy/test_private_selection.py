@@ -117,9 +117,9 @@ def _p_value(numbers, law):
 
 @pytest.mark.parametrize("law", SHAPES)
 def test_the_number_has_its_law(law):
-    """There are 4,000 draws from a fixed seed. A right law fails with probability 1e-4; a mean a quarter larger fails."""
+    """There are 8,000 draws from a fixed seed. A right law fails with probability 1e-4; a mean a quarter larger fails."""
     words = np.random.PCG64DXSM(0).random_raw
-    numbers = np.array([draw_trial_count(words, law, 6.0) for _ in range(4000)])
+    numbers = np.array([draw_trial_count(words, law, 6.0) for _ in range(8000)])
     assert _p_value(numbers, REFERENCE[law](6.0)) > 1e-4
     assert _p_value(numbers, REFERENCE[law](7.5)) < 1e-4
     assert probability_of_none(law, 6.0) == pytest.approx(REFERENCE[law](6.0).pmf(0))

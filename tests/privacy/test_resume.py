@@ -213,7 +213,7 @@ def test_any_other_damage_is_an_error_and_leaves_the_file(tmp_path):
 
 def test_lines_lost_at_the_end_are_noticed(tmp_path):
     path = tmp_path / "ledger"
-    _crashed(path, ("first", 1), ("split", 2), ("training", 2))
+    _crashed(path, ("first", 1), ("split", 4), ("training", 7))
     whole, heads = path.read_bytes(), _heads(path).read_bytes()
     lines = whole.splitlines(keepends=True)
     for left in range(1, len(lines)):
