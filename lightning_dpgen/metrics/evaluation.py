@@ -303,8 +303,10 @@ def _evaluate(
     seconds: float | None,
     progress: Callable[[str], None] | None,
 ) -> Evaluation:
+    # Measures are imported when they are first asked for, which is no part of their time.
+    measures = measures_of(sides.kind)
     results, notes, start = {}, {}, time.monotonic()
-    sections = {section: [own for own in of if own.asked(sides)] for section, of in measures_of(sides.kind).items()}
+    sections = {section: [measure for measure in of if measure.asked(sides)] for section, of in measures.items()}
     sections = {section: of for section, of in sections.items() if of}
     timed = [section for section, of in sections.items() if not of[0].of_results]
     with pace.stage("evaluating", len(timed)) as shown:
