@@ -36,8 +36,7 @@ from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.baskets.universe import read_items
 from lightning_dpgen.metrics.baskets import QUERIES, CountingQueryError, queries_together, uniform_queries
 from lightning_dpgen.release.drawing.sampler import Release, load_release
-from lightning_dpgen.release.files import CERTIFICATE
-from lightning_dpgen.release.folder import RELEASE, release_folder
+from lightning_dpgen.release.files import CERTIFICATE, RELEASE, release_folder
 from lightning_dpgen.specs.privacy import default_delta
 
 SETS = 5

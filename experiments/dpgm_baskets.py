@@ -25,8 +25,7 @@ from training import train
 from lightning_dpgen.common.strict_json import read_json
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.events import decode
-from lightning_dpgen.release.files import CERTIFICATE
-from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.release.files import CERTIFICATE, release_folder
 
 EPSILONS, LAYERS = (1, 2), (1, 2)
 RUNS = {

@@ -27,8 +27,7 @@ from lightning_dpgen.common.strict_json import read_json
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.release.drawing.sampler import load_release
-from lightning_dpgen.release.files import CERTIFICATE
-from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.release.files import CERTIFICATE, release_folder
 
 ROWS, EPOCHS, RESIDUAL_EPOCHS, BATCH = 20_000, 6, 3, 64
 

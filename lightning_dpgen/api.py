@@ -30,7 +30,7 @@ from lightning_dpgen.release.against_real import evaluate, write_evaluation
 from lightning_dpgen.release.certificate import paragraphs
 from lightning_dpgen.release.drawing.sampler import Release, load_release
 from lightning_dpgen.release.files import read_certificate
-from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs import run_folder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.notebook import short_in_notebooks
 from lightning_dpgen.runs.reporter import LogReporter

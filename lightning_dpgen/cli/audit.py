@@ -230,8 +230,8 @@ def _whole(settings: Settings, plan: Plan, canaries: Records, confidence: float,
     from lightning_dpgen.privacy.account import Account
     from lightning_dpgen.privacy.errors import NoiseMissing
     from lightning_dpgen.runs.context import Context
-    from lightning_dpgen.runs.folder import RunFolder
     from lightning_dpgen.runs.interrupts import Interrupts
+    from lightning_dpgen.runs.run_folder import RunFolder
     from lightning_dpgen.runs.train import fit, quiet_lightning
 
     what = "the whole run"

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.common.folders import place_of
-from lightning_dpgen.release.files import read_certificate
-from lightning_dpgen.release.folder import IN_RELEASE, lies_in_release, release_folder
+from lightning_dpgen.release.files import IN_RELEASE, lies_in_release, read_certificate, release_folder
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.specs.usage_error import UsageError
 

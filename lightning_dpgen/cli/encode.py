@@ -13,8 +13,7 @@ from lightning_dpgen.cli.outputs import private_place, write_private_table
 from lightning_dpgen.cli.real_records import real_source
 from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.release.drawing.description import check_encoder, read_description, schema_in
-from lightning_dpgen.release.files import NotARelease, read_certificate
-from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.release.files import NotARelease, read_certificate, release_folder
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:

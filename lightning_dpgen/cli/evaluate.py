@@ -24,8 +24,7 @@ from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.measure import Listing
 from lightning_dpgen.metrics.numeric_summaries import FIGURES
 from lightning_dpgen.release.drawing.description import PROJECTION, read_description, schema_in
-from lightning_dpgen.release.files import SYNTHETIC, NotARelease, read_certificate
-from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.release.files import SYNTHETIC, NotARelease, read_certificate, release_folder
 from lightning_dpgen.release.pages.text import printable
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.source import Source, source_of

@@ -29,10 +29,10 @@ from lightning_dpgen.measure.tables import LostColumns
 from lightning_dpgen.privacy.errors import RankLost
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.privacy.software import launched_as
-from lightning_dpgen.runs import folder as run_folder
-from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs import run_folder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.memory import ADVICE, LATE_ADVICE, is_out_of_memory
+from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.specs.compose import replaced
 from lightning_dpgen.specs.trainer import TrainerSpec
 from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError, describe_os_error

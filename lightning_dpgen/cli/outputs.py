@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from lightning_dpgen.common.folders import owner_only, place_of
 from lightning_dpgen.common.passwords import without_passwords
 from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
-from lightning_dpgen.release.folder import IN_RELEASE, lies_in_release
+from lightning_dpgen.release.files import IN_RELEASE, lies_in_release
 from lightning_dpgen.release.rows.database_table import check_new_table
 from lightning_dpgen.release.rows.tables import FORMATS, OF_BASKETS
 from lightning_dpgen.release.rows.workbook import check_sheet

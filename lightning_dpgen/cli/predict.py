@@ -13,8 +13,7 @@ from lightning_dpgen.cli.outputs import CSV, PARQUET, private_place, write_priva
 from lightning_dpgen.cli.real_records import real_source
 from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.release.drawing.description import LABELLED, check_classifier, read_description, schema_in
-from lightning_dpgen.release.files import NotARelease, read_certificate
-from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.release.files import NotARelease, read_certificate, release_folder
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.usage_error import UsageError
 

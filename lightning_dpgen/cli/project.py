@@ -47,7 +47,7 @@ def _project(argv: Sequence[str], spec: ProjectSpec) -> int:
     """Project the rows; gives the exit status."""
     with loading():
         from lightning_dpgen.cli.launch import guarded, launched, tell_release
-        from lightning_dpgen.runs import folder as run_folder
+        from lightning_dpgen.runs import run_folder
         from lightning_dpgen.runs.project import project
         from lightning_dpgen.runs.reporter import TerminalReporter
     if launched() or launched_as():

@@ -23,11 +23,11 @@ from lightning_dpgen.cli.real_records import checked_source
 from lightning_dpgen.common import pace
 from lightning_dpgen.passes.on_ray import connect
 from lightning_dpgen.privacy.ranks import Ranks
-from lightning_dpgen.runs import folder as run_folder
-from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs import run_folder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import TerminalReporter
 from lightning_dpgen.runs.run import train
+from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.compose import replaced
 from lightning_dpgen.specs.compute import RaySpec

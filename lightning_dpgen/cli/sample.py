@@ -27,8 +27,7 @@ from lightning_dpgen.release.drawing.description import (
     read_description,
     schema_in,
 )
-from lightning_dpgen.release.files import PROJECTED, NotARelease
-from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.release.files import PROJECTED, NotARelease, release_folder
 from lightning_dpgen.release.publishing.mark import NOT_PRIVATE, completed_schema
 from lightning_dpgen.release.rows.as_read import AsRead
 from lightning_dpgen.release.rows.database_table import write_to_database

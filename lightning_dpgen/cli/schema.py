@@ -29,7 +29,7 @@ from lightning_dpgen.data.tables.schema_advice import explained, warning_of_few,
 from lightning_dpgen.data.tables.schema_draft import OPEN, draft_of_file, draft_of_rows, draft_text
 from lightning_dpgen.data.tables.schema_file import read_leniently, read_yaml
 from lightning_dpgen.privacy.accounting.epsilon_range import check_epsilon, gaussian_mu
-from lightning_dpgen.release.folder import IN_RELEASE, lies_in_release
+from lightning_dpgen.release.files import IN_RELEASE, lies_in_release
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.compose import written
 from lightning_dpgen.specs.data import TableSpec

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.common.folders import place_of
-from lightning_dpgen.release.files import read_certificate
-from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.release.files import read_certificate, release_folder
 from lightning_dpgen.release.publishing.signature import BadKey, fingerprint, new_key, read_private, read_public, sign
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error

@@ -35,10 +35,10 @@ from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.events import composed, decode
 from lightning_dpgen.release.files import CERTIFICATE
-from lightning_dpgen.runs import folder as run_folder
-from lightning_dpgen.runs.folder import JOBS, RunFolder
+from lightning_dpgen.runs import run_folder
+from lightning_dpgen.runs.paths import remove_blocks
 from lightning_dpgen.runs.run import settle
-from lightning_dpgen.runs.run_dir import remove_blocks
+from lightning_dpgen.runs.run_folder import JOBS, RunFolder
 from lightning_dpgen.specs.compose import (
     FLAGS,
     conf_dir,

@@ -12,7 +12,7 @@ from lightning_dpgen.common import pace
 from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.release.files import MODEL
 from lightning_dpgen.runs.interrupts import leaving_at_once
-from lightning_dpgen.runs.run_dir import check_no_sweep, check_run_dir
+from lightning_dpgen.runs.paths import check_no_sweep, check_run_dir
 from lightning_dpgen.specs.compose import (
     FLAGS,
     asks_for_selection,
@@ -37,7 +37,7 @@ from lightning_dpgen.specs.run import (
 from lightning_dpgen.specs.usage_error import OK, RANK_LOST, UsageError
 
 if TYPE_CHECKING:
-    from lightning_dpgen.runs.folder import RunFolder
+    from lightning_dpgen.runs.run_folder import RunFolder
     from lightning_dpgen.specs.source import Source
 
 HELP = """usage: dpgen train [NAME=VALUE ...]
@@ -127,7 +127,7 @@ def _train(argv: Sequence[str], spec: RunSpec, source: Source) -> int:
     with loading():
         from lightning_dpgen.cli import launch
         from lightning_dpgen.cli.launch import guarded
-        from lightning_dpgen.runs import folder as run_folder
+        from lightning_dpgen.runs import run_folder
         from lightning_dpgen.runs.reporter import TerminalReporter
         from lightning_dpgen.runs.run import settle, train, trains_on_ray
     folder = run_folder.choose(spec.run_dir)
@@ -195,10 +195,10 @@ def _select(argv: Sequence[str]) -> int:
     """
     with loading():
         from lightning_dpgen.cli.launch import guarded, launched
-        from lightning_dpgen.runs import folder as run_folder
+        from lightning_dpgen.runs import run_folder
         from lightning_dpgen.runs.candidates import read_candidates
-        from lightning_dpgen.runs.folder import RunFolder
         from lightning_dpgen.runs.reporter import TerminalReporter
+        from lightning_dpgen.runs.run_folder import RunFolder
         from lightning_dpgen.runs.select import forget_what_is_left, select
     refuse_interpolations(argv)
     if launched():

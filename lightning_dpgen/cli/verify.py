@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.common.plain_text import say_count
-from lightning_dpgen.release.files import read_certificate
-from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.release.files import read_certificate, release_folder
 from lightning_dpgen.release.publishing.signature import BadKey, read_public
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.specs.usage_error import UsageError

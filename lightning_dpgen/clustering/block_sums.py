@@ -13,9 +13,9 @@ from torch import Tensor
 
 from lightning_dpgen.clustering.features import BLOCK, FEATURE_NORM, FeatureBlock, KeptFeatures, feature_moments
 from lightning_dpgen.common.precision import full_precision
-from lightning_dpgen.passes.block_files import BlockFiles
+from lightning_dpgen.passes.checksummed_file import BlockFiles
 from lightning_dpgen.passes.kept_records import DamagedBlocks
-from lightning_dpgen.passes.stretches import Stretch
+from lightning_dpgen.passes.store_slices import StoreSlice
 from lightning_dpgen.sampling.fixed_point import Grid, Nearest, lengths
 from lightning_dpgen.sampling.stores import Store
 
@@ -188,7 +188,7 @@ class ClusteredRecords:
             clusters = torch.zeros(rows.stop - rows.start, dtype=torch.int64)
         else:
             clusters = self.clusters[rows] if isinstance(self.clusters, Tensor) else read_clusters(self.clusters, rows)
-        return Stretch(self.store, rows), clusters
+        return StoreSlice(self.store, rows), clusters
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -15,8 +15,8 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from lightning_dpgen.passes.block_files import BlockFiles
-from lightning_dpgen.passes.stretches import ROWS, stretches
+from lightning_dpgen.passes.checksummed_file import BlockFiles
+from lightning_dpgen.passes.store_slices import ROWS, store_slices
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.fixed_point import DOUBLE, SINGLE, Grid, Rows, lengths, product
 from lightning_dpgen.sampling.stores import Store
@@ -223,7 +223,7 @@ class KeptFeatures:
     ) -> None:
         self.features, self._store = features, store
         self.d, self.unit = features.d, features.unit
-        self.blocks = stretches(len(store), rows)
+        self.blocks = store_slices(len(store), rows)
         numbers = len(store) * features.d
         kind = torch.float32 if 4 * numbers <= room else torch.int16 if 2 * numbers <= room else None
         self._files = None if kind is None else files

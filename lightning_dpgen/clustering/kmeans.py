@@ -36,10 +36,9 @@ from lightning_dpgen.clustering.features import (
 from lightning_dpgen.clustering.settings import FINAL, LLOYD, MOMENTS, SplitSettings
 from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.data.layout import Layout
-from lightning_dpgen.passes.block_files import BlockFiles
-from lightning_dpgen.passes.executor import InProcess, PassExecutor
-from lightning_dpgen.passes.over_ranks import reduce_over_ranks
-from lightning_dpgen.passes.stretches import Stretch, part_of_rank
+from lightning_dpgen.passes.checksummed_file import BlockFiles
+from lightning_dpgen.passes.reduce import InProcess, PassExecutor, reduce_over_ranks
+from lightning_dpgen.passes.store_slices import StoreSlice, part_of_rank
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
@@ -262,7 +261,7 @@ def private_split(
     radius, multipliers = settings.radius, account.plan.stage(FINAL).access.multipliers
     deviation, with_means = multipliers.get("means", 0.0) * radius * account.plan.max_rows, "means" in multipliers
     if not len(state.counts):
-        unit = clipped_sums(Stretch(store, slice(0, 0)), radius, clusters[:0], settings.k)[1]
+        unit = clipped_sums(StoreSlice(store, slice(0, 0)), radius, clusters[:0], settings.k)[1]
         sums_of = RecordSums(settings.k, len(scale), radius if with_means else None)
         exact = add_up(ClusteredRecords(own, kept.blocks, of_blocks), sums_of)
         _check_noise(account, FINAL, {"means": radius / unit})
@@ -345,7 +344,7 @@ def _nearest(
     return clusters, clusters if files is None else files
 
 
-def _of_all(ranks: Ranks, clusters: Tensor, own: Stretch) -> Tensor:
+def _of_all(ranks: Ranks, clusters: Tensor, own: StoreSlice) -> Tensor:
     """Return the clusters of the records of all ranks, in each of them."""
     if ranks.size == 1:
         return clusters

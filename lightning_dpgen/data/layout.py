@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse
 
 # Where fewer than one number in this many is 1, the places of ones cost less than all numbers written out.
-_FEW = 64
+_SPARSE_ABOVE = 64
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Layout:
     @property
     def max_ones(self) -> int | None:
         """The largest number of ones in a record, where these are few and all else is 0; None where they are not."""
-        if self.most is None or _FEW * (self.most + len(self.groups)) > self.width:
+        if self.most is None or _SPARSE_ABOVE * (self.most + len(self.groups)) > self.width:
             return None
         return self.most + len(self.groups)
 

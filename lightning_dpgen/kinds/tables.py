@@ -41,7 +41,7 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
     from lightning_dpgen.passes.column_counts import ColumnCounts
-    from lightning_dpgen.passes.kept_blocks import KeptBlocks
+    from lightning_dpgen.passes.encoded_blocks import EncodedBlockStore
 
 _BYTES_AT_ONCE = 1 << 24
 # Settings of a table in a database.
@@ -154,18 +154,20 @@ class TableFile(Source):
             return False
         return sum(file.stat().st_size for file in self.files()) > self.spec.memory_gib * 2**30
 
-    def blocks(self, schema: TableSchema, folder: Path, *, values: bool = False, by_rows: bool = False) -> KeptBlocks:
+    def blocks(
+        self, schema: TableSchema, folder: Path, *, values: bool = False, by_rows: bool = False
+    ) -> EncodedBlockStore:
         # It imports torch, which no mistake in a file waits for.
-        from lightning_dpgen.passes.kept_blocks import CUTS, KeptBlocks
+        from lightning_dpgen.passes.encoded_blocks import CUTS, EncodedBlockStore
 
         with self._settings_named():
             how = {"outside": self.spec.outside, "person": self.spec.person, "values": values}
             blocks = TableBlocks(self.spec.path, schema, cuts=folder / f"{CUTS}.json", **how)
-            return KeptBlocks(blocks, folder, self.spec.most_rows, by_rows=by_rows)
+            return EncodedBlockStore(blocks, folder, self.spec.most_rows, by_rows=by_rows)
 
     def first_look(self, schema: TableSchema, folder: Path, *, private: bool) -> ColumnCounts:
         from lightning_dpgen.passes.column_counts import ColumnCounts
-        from lightning_dpgen.passes.kept_blocks import CUTS
+        from lightning_dpgen.passes.encoded_blocks import CUTS
 
         with self._settings_named():
             how = {"outside": self.spec.outside, "person": self.spec.person, "described": self.described}

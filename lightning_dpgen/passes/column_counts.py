@@ -23,12 +23,11 @@ from lightning_dpgen.data.persons import mixed, person_keys, priorities
 from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.description import BOUNDS, KEYS
 from lightning_dpgen.data.tables.search import Part
-from lightning_dpgen.passes import sealed
-from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
-from lightning_dpgen.passes.held_folder import HeldFolder
-from lightning_dpgen.passes.kept_blocks import CUTS, SourceBlocks
+from lightning_dpgen.passes import checksummed_file
+from lightning_dpgen.passes.encoded_blocks import CUTS, LockedFolder, SourceBlocks
 from lightning_dpgen.passes.kept_records import DamagedBlocks
 from lightning_dpgen.passes.private_sql import add_function, insert, open_private_sql
+from lightning_dpgen.passes.reduce import InProcess, PartialSums, PassExecutor
 from lightning_dpgen.privacy.access import OpenAccess
 from lightning_dpgen.privacy.mechanisms import select_keys
 from lightning_dpgen.sampling.errors import BadRecords
@@ -68,7 +67,7 @@ class OpenBlocks(SourceBlocks, Protocol):
         """Return the columns of a block that are looked at, and its persons, as `read_open_rows` does."""
 
 
-class ColumnCounts(HeldFolder):
+class ColumnCounts(LockedFolder):
     """Records in blocks as a first pass sees them: the different values of each column, and how many count. Private.
 
     A block is read once, as it will be, so that what cannot be read costs nothing. Its columns are kept in a file that the
@@ -117,7 +116,7 @@ class ColumnCounts(HeldFolder):
         about = json.dumps(list(self._parts))
         blocks = {key: self._folder / f"look-{_name(self._source.identity(key) + about)}" for key in self._source.keys}
         self._remove_all_but(path.name for path in blocks.values())
-        missing = [key for key, path in blocks.items() if sealed.find(path) is None]
+        missing = [key for key, path in blocks.items() if checksummed_file.find(path) is None]
         read = functools.partial(_read_block, self._source, list(self._parts), blocks)
         for _ in (executor or InProcess()).map(read, missing):
             pass
@@ -134,7 +133,7 @@ class ColumnCounts(HeldFolder):
             for path in blocks.values():
                 path.unlink()
 
-    def held(self, name: str) -> np.ndarray:
+    def categories(self, name: str) -> np.ndarray:
         """Return the different categories of a column of all records; private."""
         return self._keys[name].names
 
@@ -191,7 +190,7 @@ class ColumnCounts(HeldFolder):
                 self._numbers[name] = []
                 for i, (numbers, counts) in enumerate(self._counted(sql, part, column, column)):
                     path = self._folder / f"{place}-{i}-numbers"
-                    sealed.write_table(path, pa.table({"value": numbers, "count": counts}))
+                    checksummed_file.write_table(path, pa.table({"value": numbers, "count": counts}))
                     self._numbers[name].append(path)
 
     def _count_keys(self, sql: duckdb.DuckDBPyConnection, name: str, column: str) -> KeyCounts:
@@ -242,7 +241,7 @@ def _read_block(source: OpenBlocks, names: Sequence[str], blocks: Mapping[str, P
     tables = [one.append_column("is_record", pa.repeat(i == 1, len(one))) for i, one in enumerate(tables)]
     table = pa.concat_tables(tables, promote_options="default")
     about = json.dumps({"records": records, "counted": counted})
-    sealed.write_table(blocks[key], table.replace_schema_metadata({"about": about}))
+    checksummed_file.write_table(blocks[key], table.replace_schema_metadata({"about": about}))
     return {"records": torch.tensor(records)}
 
 
@@ -267,6 +266,6 @@ def _read(path: Path) -> pa.Table:
     Raises:
         DamagedBlocks: if it was damaged or removed.
     """
-    if (rows := sealed.read_table(path)) is None:
+    if (rows := checksummed_file.read_table(path)) is None:
         raise DamagedBlocks.at(path)
     return rows

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lightning_dpgen.passes.executor import PartialSums
+from lightning_dpgen.passes.reduce import PartialSums
 
 # Tasks that wait or run, for each core of the cluster: enough that no core waits for the driver.
 _AHEAD = 2

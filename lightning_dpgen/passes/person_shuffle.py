@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lightning_dpgen.common.folders import make_private, sync_folder
 from lightning_dpgen.data.persons import person_keys, priorities
-from lightning_dpgen.passes import sealed
+from lightning_dpgen.passes import checksummed_file
 from lightning_dpgen.passes.private_sql import add_function, insert, open_private_sql
 from lightning_dpgen.privacy.errors import DamagedState
 from lightning_dpgen.sampling.errors import BadRecords
@@ -95,18 +95,18 @@ class PersonShuffle:
             raise ValueError(f"max_rows={max_rows}: expected a whole number, 1 or more")
         self._folder, self.max_rows = folder, max_rows
         make_private(folder, STATE)
-        content = sealed.read(folder / STATE)
+        content = checksummed_file.read(folder / STATE)
         self._state: dict[str, Any] = {} if content is None else json.loads(content)
 
     def is_routed(self, key: str) -> bool:
         """Tell whether the rows of a block wait on the disk, whole, from this process or one that was interrupted."""
-        return sealed.find(self._block(key)) is not None
+        return checksummed_file.find(self._block(key)) is not None
 
     def is_done(self, keys: Iterable[str]) -> bool:
         """Tell whether the rows of exactly these blocks have been chosen, so that `of` gives them."""
         keys = list(keys)
         same = self._state.get("about") == self._about(keys)
-        return same and all(sealed.find(self._result(key)) is not None for key in keys)
+        return same and all(checksummed_file.find(self._result(key)) is not None for key in keys)
 
     @property
     def persons(self) -> int:
@@ -135,7 +135,9 @@ class PersonShuffle:
         except BadRecords as error:
             raise BadRecords(f"{key}: {error}") from None
         if not self.is_routed(key):
-            sealed.write_table(self._block(key), pa.table({"person": keys.take(pa.array(of_row)), "hash": hashes}))
+            checksummed_file.write_table(
+                self._block(key), pa.table({"person": keys.take(pa.array(of_row)), "hash": hashes})
+            )
 
     def bound(self, keys: Iterable[str]) -> None:
         """Choose the rows of each person over these blocks, each of which must have been routed.
@@ -175,7 +177,7 @@ class PersonShuffle:
                 self._write_result(key, **sql.execute(block, [start, end]).fetchnumpy())
         check_most_rows(lambda: ((one := self.of(key)).numbers[one.kept] for key in keys), persons, self.max_rows)
         self._state = {"about": self._about(keys), "persons": persons}
-        sealed.write(self._folder / STATE, [json.dumps(self._state).encode()])
+        checksummed_file.write(self._folder / STATE, [json.dumps(self._state).encode()])
         self._remove("block-*")
 
     def of(self, key: str) -> BlockPersons:
@@ -185,7 +187,7 @@ class PersonShuffle:
             OSError, DamagedState: if they cannot be read.
         """
         path = self._result(key)
-        if (content := sealed.read(path)) is None:
+        if (content := checksummed_file.read(path)) is None:
             raise _damaged(path)
         numbers = np.load(io.BytesIO(content), allow_pickle=False)
         # The numbers of rows that are left out are written as their complements, which are negative.
@@ -193,7 +195,7 @@ class PersonShuffle:
 
     def _routed(self, key: str) -> pa.Table:
         path = self._block(key)
-        if (rows := sealed.read_table(path)) is not None:
+        if (rows := checksummed_file.read_table(path)) is not None:
             return rows
         if path.exists():
             raise _damaged(path)
@@ -202,7 +204,7 @@ class PersonShuffle:
     def _write_result(self, key: str, number: np.ndarray, kept: np.ndarray) -> None:
         content = io.BytesIO()
         np.save(content, np.where(kept, number, ~number), allow_pickle=False)
-        sealed.write(self._result(key), [content.getvalue()])
+        checksummed_file.write(self._result(key), [content.getvalue()])
 
     def _about(self, keys: Iterable[str]) -> str:
         """Return a digest of what the results are about."""

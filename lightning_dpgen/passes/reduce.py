@@ -7,21 +7,21 @@ import hashlib
 import io
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from lightning_dpgen.common import pace
 from lightning_dpgen.common.plain_text import listed
+from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.passes import sealed
-from lightning_dpgen.passes.blocks import Blocks
-from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
-from lightning_dpgen.privacy.noise.units import LARGEST_SUM
+from lightning_dpgen.passes import checksummed_file
+from lightning_dpgen.privacy.noise.units import LARGEST_SUM, check_multiples
+from lightning_dpgen.privacy.ranks import Ranks
 
 # Sums are held in two parts: multiples of 2^32, and the rest below that, which 2^30 blocks do not fill.
 _HALF = 32
@@ -29,11 +29,51 @@ _HALF = 32
 _UNKEPT = 20.0
 
 
+# Sums over the records of one block by name, int64. Private.
+PartialSums: TypeAlias = Mapping[str, Tensor]
+
+
+class PassExecutor(Protocol):
+    """Where a pass is computed. It sees records and partial sums, and never noise or a ledger."""
+
+    def map(self, task: Callable[[str], PartialSums], keys: Sequence[str]) -> Iterator[tuple[str, PartialSums]]:
+        """Yield each key with what the task returns for it, in any order.
+
+        A task is a function of its key alone, and can be pickled with all that it holds. A key may be computed more than
+        once, and come more than once: the results are equal, and a pass counts one of them. An implementation hands out
+        tasks only as fast as their results are taken, so that few results wait in memory. It writes results to no place
+        that others may read.
+
+        Raises:
+            BadRecords, ValueError: as the task raises them, in any process.
+            OSError: if no process is left, or from the disk.
+        """
+
+
+class InProcess:
+    """This process computes one block after the other.
+
+    Example:
+        >>> import torch
+        >>> [key for key, _ in InProcess().map(lambda key: {"size": torch.tensor([len(key)])}, ["a", "b"])]
+        ['a', 'b']
+    """
+
+    def map(self, task: Callable[[str], PartialSums], keys: Sequence[str]) -> Iterator[tuple[str, PartialSums]]:
+        """Yield each key with what the task returns for it, in their order."""
+        for key in keys:
+            yield key, task(key)
+
+
 class Keyed(Protocol):
     """Records in blocks as a pass reads them: `Blocks`, or the features of records.
 
+    A pass may read blocks in any order, in several processes and more than once. An implementation can be pickled, and a
+    copy of it in another process reads the same records.
+
     Attributes:
-        keys: as for `Blocks`.
+        keys: the names of the blocks, each once. A key says where a block begins in its source (a file and a row group, or
+            a file and a place in bytes). It never tells a number of records.
     """
 
     keys: Sequence[str]
@@ -43,6 +83,31 @@ class Keyed(Protocol):
 
     def read(self, key: str) -> Any:
         """Return the records of a block, as the function of a pass takes them."""
+
+
+class Blocks(Keyed, Protocol):
+    """Records of one schema, divided into blocks of which only a few are in memory.
+
+    Attributes:
+        schema: the public description of the records.
+    """
+
+    schema: Schema
+
+    def check_persons(self, max_rows: int) -> None:
+        """Refuse blocks that do not say whose the records are, where a person may have several, or one with more.
+
+        Raises:
+            ValueError, BadRecords: as `sampling.lots.persons_of`.
+        """
+
+    def read(self, key: str) -> Records:
+        """Return the records of a block, which are the same each time.
+
+        Raises:
+            BadRecords: for a block that cannot be read, naming it.
+            OSError: from the disk.
+        """
 
 
 class BlockSums(Protocol):
@@ -94,18 +159,18 @@ def reduce(
         OSError: from the disk; what was kept stays.
 
     Example:
-        >>> import numpy as np
-        >>> from lightning_dpgen.data.records import Records
-        >>> from lightning_dpgen.data.layout import Encoded
-        >>> from lightning_dpgen.data.pictures.schema import ImageSchema
-        >>> from lightning_dpgen.passes.blocks import Slices
-        >>> class Ink:
-        ...     shapes = {"ink": (2,)}
+        >>> class Halves:
+        ...     keys = ["first", "second"]
+        ...     def __len__(self):
+        ...         return 3
+        ...     def read(self, key):
+        ...         return torch.tensor({"first": [1, 2], "second": [3]}[key])
+        >>> class Total:
+        ...     shapes = {"total": ()}
         ...     def __call__(self, records):
-        ...         return {"ink": torch.from_numpy(records.encoded.units.sum(axis=0, dtype=np.int64))}
-        >>> records = Records(ImageSchema(1, 2, levels=1), Encoded(np.eye(2, dtype=np.uint8), np.zeros((2, 0), np.uint8)))
-        >>> reduce(Slices(records, rows=1), Ink())
-        {'ink': tensor([1, 1])}
+        ...         return {"total": records.sum()}
+        >>> reduce(Halves(), Total())
+        {'total': tensor(6)}
     """
     # Sums that are kept are about these blocks and these sums.
     described = json.dumps([of, list(blocks.keys), {name: list(shape) for name, shape in function.shapes.items()}])
@@ -126,6 +191,50 @@ def reduce(
     if keep is not None and left:
         total.save(keep)
     return total.sums()
+
+
+def reduce_over_ranks(
+    ranks: Ranks, blocks: Keyed, function: BlockSums, executor: PassExecutor | None = None, *, records: int
+) -> dict[str, Tensor]:
+    """Return exact sums over the records of all ranks, in each of them; all of them call it.
+
+    Whole numbers are added up, so the sums are those of one process to the last bit. They travel in one tensor, with the
+    number of records that each rank has gone through.
+
+    Args:
+        ranks: who takes part; one alone sends nothing.
+        blocks: the records of this rank; there may be none.
+        function, executor: as for `reduce`.
+        records: the number of records of all ranks. Private.
+
+    Raises:
+        ValueError: as `reduce`, or for sums that leave no room for those of the other ranks.
+        RuntimeError: if the ranks together have gone through another number of records.
+        RankLost: if a rank is gone; nothing was spent.
+
+    Example:
+        >>> class Halves:
+        ...     keys = ["first", "second"]
+        ...     def __len__(self):
+        ...         return 3
+        ...     def read(self, key):
+        ...         return torch.tensor({"first": [1, 2], "second": [3]}[key])
+        >>> class Total:
+        ...     shapes = {"total": ()}
+        ...     def __call__(self, records):
+        ...         return {"total": records.sum()}
+        >>> reduce_over_ranks(Ranks(), Halves(), Total(), records=3)
+        {'total': tensor(6)}
+    """
+    own = reduce(blocks, function, executor)
+    flat = torch.cat([torch.tensor([len(blocks)]), *(sums.reshape(-1) for sums in own.values())])
+    for name, sums in own.items():
+        check_multiples(name, sums, ranks.size)
+    ranks.sum_(flat)
+    if int(flat[0]) != records:
+        raise RuntimeError("a pass over the records of all ranks left some out, or took some twice: expected each once")
+    parts = flat[1:].split([sums.numel() for sums in own.values()])
+    return {name: part.view(sums.shape).clone() for (name, sums), part in zip(own.items(), parts, strict=True)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -203,13 +312,13 @@ class _Total:
     def save(self, path: Path) -> None:
         content = io.BytesIO()
         torch.save({"counted": "\n".join(self.counted), "high": self._high, "low": self._low}, content)
-        sealed.write(path, [content.getbuffer()], self._about.encode())
+        checksummed_file.write(path, [content.getbuffer()], self._about.encode())
 
     @classmethod
     def kept(cls, path: Path | None, about: str) -> _Total | None:
         """Return the sums that were kept of this pass; None where there are none, or they are damaged."""
         # Nothing was paid for, so the pass begins anew where they are not what was saved.
-        content = None if path is None else sealed.read(path, about.encode())
+        content = None if path is None else checksummed_file.read(path, about.encode())
         if content is None:
             return None
         kept = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

@@ -144,15 +144,15 @@ class TableBlocks:
     def _ranges(self, name: str) -> list[TextRange]:
         """Return the ranges of a file of text, as they were kept where it is the same."""
         # It imports torch, which no mistake in a file waits for.
-        from lightning_dpgen.passes import sealed
+        from lightning_dpgen.passes import checksummed_file
 
         about = json.dumps(self._file_identity(name))
-        content = None if self.cuts is None else sealed.read(self.cuts)
+        content = None if self.cuts is None else checksummed_file.read(self.cuts)
         kept = {} if content is None else json.loads(content)
         if about in kept:
             return [TextRange(*part) for part in kept[about]]
         recorded = [column.name for column in self.schema.recorded]
         found = self._files[name].ranges(with_person(recorded, self.person))
         if self.cuts is not None and len(found) > 1:
-            sealed.write(self.cuts, [json.dumps(kept | {about: found}).encode()])
+            checksummed_file.write(self.cuts, [json.dumps(kept | {about: found}).encode()])
         return found

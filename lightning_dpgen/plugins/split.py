@@ -15,8 +15,8 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from lightning_dpgen.clustering.kmeans import MEMORY_GIB, Split, SplitState, check_split, private_split
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.passes.executor import PassExecutor
 from lightning_dpgen.passes.kept_records import KeptRecords
+from lightning_dpgen.passes.reduce import PassExecutor
 from lightning_dpgen.plugins.trainer_checks import validate_trainer
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account

@@ -33,7 +33,7 @@ from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.privacy.ledger import FILE_NAME
 from lightning_dpgen.release.drawing.predictions import label_shares
 from lightning_dpgen.release.drawing.sampler import Release, load_release
-from lightning_dpgen.release.folder import WARNINGS
+from lightning_dpgen.release.files import WARNINGS
 from lightning_dpgen.release.pages.private_report import write_private_report
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.sampling.errors import BadRecords

@@ -53,7 +53,7 @@ class MadeUpData:
     """
 
     records: Records
-    look: discover.Look | None
+    look: discover.InMemoryRecords | None
 
 
 class MeasuredRun:
@@ -93,7 +93,7 @@ class MeasuredRun:
         """Make all accesses of the plan, and return what is public of them."""
         released: list[Any] = []
         if self._buys:
-            bought = discover.buy(self._spec, self._source, data.look, account)
+            bought = discover.run_discovery(self._spec, self._source, data.look, account)
             released += [bought.n, bought.parts]
         records = data.records
         with warnings.catch_warnings():
@@ -147,8 +147,10 @@ class MeasuredRun:
             if person is not None and person not in seen.schema.names:
                 seen = seen.append_column(person, pa.array(np.arange(rows)))
             self._raw = source.raw_parts(seen)[0]
-        bought = discover.buy(spec, source, self._look(np.arange(rows).repeat(_copies(promise)), None), Account(promise))
-        self.settings = discover.with_bought(spec, source, bought)
+        bought = discover.run_discovery(
+            spec, source, self._look(np.arange(rows).repeat(_copies(promise)), None), Account(promise)
+        )
+        self.settings = discover.with_discovery(spec, source, bought)
         self.plan = self.settings.plan(promise)
 
     def _made_up(self, count: int) -> tuple[Encoded, TableValues | None, int]:
@@ -177,7 +179,7 @@ class MeasuredRun:
         records = Records(self.settings.schema, self._pool[rows], persons, values)
         return MadeUpData(records, self._look(rows, persons) if self._buys else None)
 
-    def _look(self, rows: np.ndarray, persons: np.ndarray | None) -> discover.Look:
+    def _look(self, rows: np.ndarray, persons: np.ndarray | None) -> discover.InMemoryRecords:
         """Return the rows at some places as a first pass sees them."""
         if persons is None and self._spec.data.column_of_persons is not None:
             persons = np.arange(len(rows))
@@ -185,7 +187,7 @@ class MeasuredRun:
         for name, raw in (self._raw or {}).items():
             own = raw[rows] if isinstance(raw, np.ndarray) else raw.take(pa.array(rows))
             parts[name] = own if isinstance(own, np.ndarray) else KeyOwners.of_column(own, persons)
-        return discover.Look(len(rows), parts, persons)
+        return discover.InMemoryRecords(len(rows), parts, persons)
 
     def _figure(self, account: Account, records: Records) -> dict[str, float]:
         """Measure the public figure beside made-up records of one label, from which nothing has to be fitted."""

@@ -1,24 +1,31 @@
-"""The context that the stages of a run share: settings, account, folder, interrupts, reporter and ranks."""
+"""The context that the stages of a run share, and the states from which a run that did not end goes on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.passes.executor import PassExecutor
+from lightning_dpgen.measure.crossings import EVIDENCE
+from lightning_dpgen.measure.labels import LABELS
+from lightning_dpgen.metrics.fidelity import FIDELITY
 from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.passes.on_ray import Workers
+from lightning_dpgen.passes.reduce import PassExecutor
+from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.ranks import Ranks
-from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import Reporter, SilentReporter
+from lightning_dpgen.runs.run_folder import RunFolder
+from lightning_dpgen.runs.table import budget_table
 from lightning_dpgen.specs.compute import RaySpec, make_executor
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.run import RunSpec
-from lightning_dpgen.specs.settings import Settings
+from lightning_dpgen.specs.settings import FIRST_PASS, Settings
 
 if TYPE_CHECKING:
     from lightning_dpgen.plugins.split import PrivateSplitDataModule
@@ -80,3 +87,40 @@ def training_executor(spec: RunSpec, ranks: Ranks | None = None) -> PassExecutor
 def private_stream(spec: RunSpec | ProjectSpec) -> PrivateStream:
     """Return the private stream of a run."""
     return PrivateStream(spec.debug.private_seed, secure=spec.privacy.noise == "secure")
+
+
+def load_state(path: Path, account: Account, *names: str) -> dict[str, Any]:
+    """Return what a run has saved under these names.
+
+    Raises:
+        LedgerError: if the ledger lacks lines that were there when it was saved.
+        DamagedState: if it cannot be read.
+    """
+    kept = durable.load(path, "head", *names)
+    if not account.ledger.knows(kept["head"]):
+        raise LedgerError(f"{path}: refers to lines that the ledger does not hold: some of the ledger is missing")
+    return kept
+
+
+def fidelity(account: Account, folder: RunFolder) -> dict[str, float] | None:
+    """Return the public figure that a run has measured, if it was saved."""
+    if folder.fidelity.is_file():
+        kept = durable.load(folder.fidelity, "head", "figure")
+        if account.ledger.knows(kept["head"]):
+            return kept["figure"]
+    return None
+
+
+def paid_once(account: Account) -> dict[str, int]:
+    """Return the accesses that are not made again, for `Account.go_on`.
+
+    What was bought first stands in the ledger. A figure that was lost is not bought again, nor are gradients of labels and
+    what tells how much crossings say of them: the model would pay for it.
+    """
+    return {name: count for name in (FIRST_PASS, EVIDENCE, LABELS, FIDELITY) if (count := account.ledger.count(name))}
+
+
+def say_plan(run: Context, after: str = "") -> None:
+    """Say that a run goes on, and by which plan."""
+    run.reporter.say(f"going on with the run in {run.folder.root}{after}; its plan is now:")
+    run.reporter.say(budget_table(run.account.plan))

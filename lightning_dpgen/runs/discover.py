@@ -28,8 +28,8 @@ from lightning_dpgen.privacy.durable import make_room
 from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.moved import check_moved
+from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.warnings import noise_warnings
 from lightning_dpgen.specs.findable import found_of
 from lightning_dpgen.specs.network import TrainedSpec
@@ -43,7 +43,7 @@ _LARGEST = 2**63
 
 
 @dataclass(frozen=True)
-class Bought:
+class Discovery:
     """The finds of a first pass: public from then on, and all that is known of it.
 
     Args:
@@ -55,16 +55,16 @@ class Bought:
     parts: dict[str, Any]
 
 
-def keep(bought: Bought, account: Account, folder: RunFolder) -> None:
-    """Keep what was bought first, for `load_bought`."""
+def save_discovery(bought: Discovery, account: Account, folder: RunFolder) -> None:
+    """Save what was bought first, for `load_discovery`."""
     durable.save(folder.bought, _content(bought, account))
 
 
-def _content(bought: Bought, account: Account) -> dict[str, Any]:
+def _content(bought: Discovery, account: Account) -> dict[str, Any]:
     return {"head": account.ledger.head, "n": bought.n, "parts": bought.parts}
 
 
-def load_bought(account: Account, folder: RunFolder) -> Bought:
+def load_discovery(account: Account, folder: RunFolder) -> Discovery:
     """Return what a run has bought first and not yet made its plan from.
 
     Raises:
@@ -73,11 +73,11 @@ def load_bought(account: Account, folder: RunFolder) -> Bought:
     if folder.bought.is_file():
         kept = durable.load(folder.bought, "head", "n", "parts")
         if account.ledger.knows(kept["head"]):
-            return Bought(kept["n"], kept["parts"])
-    raise UsageError(lost(folder))
+            return Discovery(kept["n"], kept["parts"])
+    raise UsageError(lost_message(folder))
 
 
-def lost(folder: RunFolder) -> str:
+def lost_message(folder: RunFolder) -> str:
     """Return the line about a run whose first pass was paid for and not kept."""
     return (
         f"run_dir={folder.root}: the run was interrupted in its first pass over the records; choose another run_dir (what "
@@ -143,7 +143,7 @@ def for_any_find(spec: RunSpec, source: Source) -> Settings:
     """
     make_schema(spec, source)
     n = max(1, int(0.1 / spec.privacy.delta)) if spec.data.n is None else None
-    settings = with_bought(spec, source, Bought(n, {}))
+    settings = with_discovery(spec, source, Discovery(n, {}))
     with suppress(BudgetTooSmall):  # it may be enough for another number of records
         settings.plan()
     return settings
@@ -164,7 +164,7 @@ def warnings_for_any_find(spec: RunSpec, source: Source) -> list[str]:
         return []
 
 
-class Seen(Protocol):
+class FirstPassRecords(Protocol):
     """The records as a first pass sees them. Private.
 
     Attributes:
@@ -173,7 +173,7 @@ class Seen(Protocol):
 
     n: int
 
-    def held(self, name: str) -> np.ndarray:
+    def categories(self, name: str) -> np.ndarray:
         """Return the different categories of a column, or the items of sets, of all records; private."""
 
     def find_bounds(self, access: OpenAccess, name: str, part: Part) -> tuple[int | float, int | float] | None:
@@ -187,7 +187,7 @@ class Seen(Protocol):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Look:
+class InMemoryRecords:
     """Records in memory as a first pass sees them. Private.
 
     Args:
@@ -202,7 +202,7 @@ class Look:
     persons: np.ndarray | None
     salts: np.ndarray | None = None
 
-    def held(self, name: str) -> np.ndarray:
+    def categories(self, name: str) -> np.ndarray:
         """Return the different categories of a column, or the items of sets, of all records; private."""
         keys = self.parts[name]
         assert isinstance(keys, KeyOwners)
@@ -223,7 +223,7 @@ class Look:
         return find_values(access, name, self.parts[name], leaves.grid, reference=leaves.reference, **whose)
 
 
-def look(spec: RunSpec, source: Source) -> Look:
+def open_first_pass(spec: RunSpec, source: Source) -> InMemoryRecords:
     """Read what the first pass is about; nothing is spent yet.
 
     Raises:
@@ -236,7 +236,7 @@ def look(spec: RunSpec, source: Source) -> Look:
     n = len(records)
     check_moved(source, counted, n)
     if not source.open_parts:
-        return Look(n, {}, None)
+        return InMemoryRecords(n, {}, None)
     with pace.stage("looking at what the schema leaves open"):
         raw, persons = source.raw_parts()
         numbers, salts = (None, None) if persons is None else number_persons(persons)
@@ -246,11 +246,11 @@ def look(spec: RunSpec, source: Source) -> Look:
                 parts[name] = KeyOwners.of_sets(*values)
             else:
                 parts[name] = values if isinstance(values, np.ndarray) else KeyOwners.of_column(values, numbers, salts)
-    return Look(n, parts, numbers, salts)
+    return InMemoryRecords(n, parts, numbers, salts)
 
 
-def make_room_for(source: Source, seen: Seen, account: Account, folder: RunFolder) -> None:
-    """Make room on the disk for all that `buy` may find.
+def make_room_for(source: Source, records: FirstPassRecords, account: Account, folder: RunFolder) -> None:
+    """Make room on the disk for all that `run_discovery` may find.
 
     Raises:
         OSError: in one line, where there is too little; nothing has been spent.
@@ -259,7 +259,7 @@ def make_room_for(source: Source, seen: Seen, account: Account, folder: RunFolde
     for name, part in source.open_parts.items():
         if part.grid is None and part.find != BOUNDS:
             # Noise may keep any of them.
-            parts[name] = seen.held(name).tolist()
+            parts[name] = records.categories(name).tolist()
         elif part.counted:
             parts[name] = {"counts": [-_LARGEST + 0.1] * part.grid.span, "noise": math.pi}
         else:
@@ -267,11 +267,11 @@ def make_room_for(source: Source, seen: Seen, account: Account, folder: RunFolde
     keys = any(isinstance(found, list) for found in parts.values())
     size = "as much room as all categories and items in the records" if keys else ""
     # Python's pickler takes as many bytes as `torch.save`, and asks of no number whether it is a tensor.
-    largest = _content(Bought(_LARGEST, {"all": bytes(len(pickle.dumps(parts, protocol=2)))}), account)
+    largest = _content(Discovery(_LARGEST, {"all": bytes(len(pickle.dumps(parts, protocol=2)))}), account)
     make_room(folder.bought, largest, account, "what is bought first", size=size)
 
 
-def buy(spec: RunSpec, source: Source, seen: Seen, account: Account) -> Bought:
+def run_discovery(spec: RunSpec, source: Source, records: FirstPassRecords, account: Account) -> Discovery:
     """Return what the first pass finds, from one access.
 
     One record added or removed changes the count by 1; what it changes of the rest, `find_bounds` and `find_keys` say.
@@ -282,12 +282,12 @@ def buy(spec: RunSpec, source: Source, seen: Seen, account: Account) -> Bought:
     opened, found, n = source.open_parts, {}, None
     with account.open(FIRST_PASS) as access:
         if spec.data.n is None:
-            n = max(1, int(rounded_gaussian(access, "n", torch.tensor([seen.n]), sensitivity=1.0)))
+            n = max(1, int(rounded_gaussian(access, "n", torch.tensor([records.n]), sensitivity=1.0)))
         for name, part in pace.counted("finding what the schema leaves open", opened.items()):
             if part.grid is not None:
-                found[name] = seen.find_values(access, name, part, Leaves(part.grid))
+                found[name] = records.find_values(access, name, part, Leaves(part.grid))
             elif part.find == BOUNDS:
-                found[name] = seen.find_bounds(access, name, part)
+                found[name] = records.find_bounds(access, name, part)
                 if part.column is None:
                     continue
                 if found[name] is None:
@@ -295,10 +295,10 @@ def buy(spec: RunSpec, source: Source, seen: Seen, account: Account) -> Bought:
                     for level in range(1, part.levels + 1):
                         access.consume(values_of(name, level))
                 else:
-                    values = seen.find_values(access, name, part, part.column.leaves_between(found[name]))
+                    values = records.find_values(access, name, part, part.column.leaves_between(found[name]))
                     found[name] = {"bounds": list(found[name])} | values
             else:
-                found[name] = seen.find_keys(access, name, part)
+                found[name] = records.find_keys(access, name, part)
     nothing = [name for name, value in found.items() if not value]
     if nothing:
         raise BudgetTooSmall(
@@ -306,10 +306,10 @@ def buy(spec: RunSpec, source: Source, seen: Seen, account: Account) -> Bought:
             f"data.discovery_share={spec.data.share_of_discovery:g} buys: declare them, or start anew with a larger share "
             "(what this run has spent adds to it)"
         )
-    return Bought(n, {name: value if isinstance(value, dict) else list(value) for name, value in found.items()})
+    return Discovery(n, {name: value if isinstance(value, dict) else list(value) for name, value in found.items()})
 
 
-def with_bought(spec: RunSpec, source: Source, bought: Bought) -> Settings:
+def with_discovery(spec: RunSpec, source: Source, bought: Discovery) -> Settings:
     """Return the settings of a run after its first pass.
 
     Raises:
@@ -326,4 +326,4 @@ def settings_of(spec: RunSpec, source: Source, about: Mapping[str, Any]) -> Sett
     Raises:
         UsageError: as `settings.fill`.
     """
-    return with_bought(spec, source, Bought(about["n"] if spec.data.n is None else None, about.get("found") or {}))
+    return with_discovery(spec, source, Discovery(about["n"] if spec.data.n is None else None, about.get("found") or {}))

@@ -10,15 +10,15 @@ import filelock
 from lightning_dpgen.data.files.extras import needs
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.passes.column_counts import ColumnCounts
-from lightning_dpgen.passes.kept_blocks import SUMS, KeptBlocks
+from lightning_dpgen.passes.encoded_blocks import SUMS, EncodedBlockStore
 from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.chain import hold
-from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs import run_folder
 from lightning_dpgen.runs.context import training_executor
-from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
-from lightning_dpgen.runs.run_dir import remove_blocks
+from lightning_dpgen.runs.paths import remove_blocks
+from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.compute import RaySpec, make_executor
 from lightning_dpgen.specs.run import RunSpec
@@ -96,7 +96,7 @@ def read_in_blocks(
 
 
 @contextmanager
-def _reading(folder: RunFolder, kept: KeptBlocks | ColumnCounts) -> Iterator[None]:
+def _reading(folder: RunFolder, kept: EncodedBlockStore | ColumnCounts) -> Iterator[None]:
     """Hold the place of blocks while they are read into it, and say in errors how to go on."""
     fresh = not folder.unfinished
     on = f"the blocks that were read are kept, and run_dir={folder.root} goes on with them"
@@ -135,5 +135,5 @@ def store_of(records: Records | InBlocks) -> Records | KeptRecords:
     """Return the records that `read_in_blocks` has read, or those in memory, as the store that lots are drawn from."""
     if isinstance(records, Records):
         return records
-    assert isinstance(records.blocks, KeptBlocks)
+    assert isinstance(records.blocks, EncodedBlockStore)
     return records.blocks.store()

@@ -19,15 +19,15 @@ from lightning_dpgen.privacy.durable import make_room
 from lightning_dpgen.privacy.planning.stage_spec import declared_warning
 from lightning_dpgen.release.drawing.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
-from lightning_dpgen.runs import resume
+from lightning_dpgen.runs import context
 from lightning_dpgen.runs.context import Context
-from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.in_blocks import check_memory, read_in_blocks, remove_unused
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.measure import labelled_mixture, measured_mixture
 from lightning_dpgen.runs.moved import check_moved, moved_lines
+from lightning_dpgen.runs.paths import remove_blocks
 from lightning_dpgen.runs.reporter import Reporter
-from lightning_dpgen.runs.run_dir import remove_blocks
+from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.warnings import plan_limits
 from lightning_dpgen.specs.settings import Settings
 from lightning_dpgen.specs.source import Source
@@ -139,7 +139,7 @@ def _fidelity(run: Context, mixture: Mixture, records: Records | InBlocks | None
     if settings.spec.privacy.fidelity_share is None:
         return None
     if not account.remaining(FIDELITY):
-        figure = resume.fidelity(account, run.folder)
+        figure = context.fidelity(account, run.folder)
         if figure is None:
             run.reporter.warn(
                 "the figure that privacy.fidelity_share has bought was lost in an interruption: the release has no such "

@@ -23,9 +23,8 @@ from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.durable import make_room
 from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState
 from lightning_dpgen.release.answers import Answers
-from lightning_dpgen.runs.context import Context
-from lightning_dpgen.runs.resume import load_state, paid_once, say_plan
-from lightning_dpgen.runs.run_dir import remove_blocks
+from lightning_dpgen.runs.context import Context, load_state, paid_once, say_plan
+from lightning_dpgen.runs.paths import remove_blocks
 
 
 def measured_mixture(run: Context, records: Records | InBlocks | None) -> tuple[Mixture, Answers | None]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from contextlib import ExitStack, closing
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse
@@ -18,22 +21,83 @@ from lightning_dpgen.privacy.accounting.epsilon_range import caution
 from lightning_dpgen.privacy.durable import make_room
 from lightning_dpgen.projection.project import check_rows
 from lightning_dpgen.release.bundle import write_release
+from lightning_dpgen.release.files import MODEL, PROJECTED, WEIGHTS
 from lightning_dpgen.release.limits import sentence
-from lightning_dpgen.release.projected import ProjectedRows
-from lightning_dpgen.release.projected_content import ProjectedContent
-from lightning_dpgen.runs import folder as run_folder
-from lightning_dpgen.runs import run_identity
-from lightning_dpgen.runs.context import private_stream
-from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.release.pages.charts import scatter
+from lightning_dpgen.release.pages.examples import size_category
+from lightning_dpgen.release.pages.report import write_pages
+from lightning_dpgen.release.projected import ProjectedRows, write_projected
+from lightning_dpgen.runs import identity, run_folder
+from lightning_dpgen.runs.context import load_state, private_stream
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import Reporter
-from lightning_dpgen.runs.resume import load_state
+from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.studies import check_study, mark, study_delta_warning, study_of
 from lightning_dpgen.runs.table import budget_table
 from lightning_dpgen.runs.warnings import projection_warnings, seed_warning
 from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.projection_settings import ProjectionSettings, fill_projection
 from lightning_dpgen.specs.usage_error import UsageError
+
+
+@dataclass(frozen=True)
+class ProjectedContent:
+    """A `bundle.Content`.
+
+    Args:
+        projected: the released rows.
+        typical: the distance around which the report's table is made; public.
+        limits: sentences about what to expect of the rows, from public numbers alone, for report and card.
+    """
+
+    projected: ProjectedRows
+    typical: float
+    limits: tuple[str, ...] = ()
+
+    released: ClassVar[tuple[str, ...]] = (MODEL, WEIGHTS, PROJECTED)
+
+    def write(self, folder: Path, *, private: bool) -> None:
+        write_projected(folder, self.projected, private=private)
+
+    def present(self, folder: Path, certificate: dict[str, Any]) -> None:
+        projected, projection = self.projected, self.projected.projection
+        shown = {
+            "n": len(projected.rows),
+            "d": projection.d,
+            "k": projection.k,
+            "matrix": projected.matrix,
+            "noise": projection.noise,
+            "scale": projected.scale,
+            "grid": projection.grid,
+            "unit": projection.neighbourhood.unit,
+            "radius": projection.neighbourhood.radius,
+            "change": projection.neighbourhood.change,
+            "pulled_back": projected.pulled_back,
+            "bias": 2.0 * projection.k * projected.recovery.coordinate_variance,
+            "variance": projected.recovery.coordinate_variance,
+        }
+        write_pages(
+            folder,
+            certificate,
+            "projected",
+            self.limits,
+            p=shown,
+            size=size_category(len(projected.rows)),
+            distances=self._distances(),
+            scatter=scatter(projected.rows),
+        )
+
+    def _distances(self) -> list[dict[str, float]]:
+        rows, around = [], self.projected.projection.neighbourhood
+        for factor in (0.5, 1.0, 2.0, 4.0):
+            squared = (factor * self.typical) ** 2
+            if around.enforced and around.unit == "row" and factor * self.typical > 2.0 * around.radius:
+                continue  # no two rows are so far apart
+            error = math.sqrt(self.projected.recovery.variance(squared))
+            # The estimate's interval around the truth; an analyst's interval for the truth is `Recovery.interval`.
+            low, high = squared - 1.645 * error, squared + 1.645 * error
+            rows.append({"distance": factor * self.typical, "squared": squared, "error": error, "low": low, "high": high})
+        return rows
 
 
 def project(spec: ProjectSpec, folder: RunFolder, interrupts: Interrupts, reporter: Reporter) -> dict[str, Any]:
@@ -91,8 +155,8 @@ def _open(
         with ExitStack() as unless_it_fits:
             account = run_folder.reopen_account(folder, stream, study)
             unless_it_fits.callback(account.ledger.close)
-            run_identity.check_records(account.ledger.about, records, {}, folder)
-            run_identity.check_settings(account.ledger.about, asked, folder)
+            identity.check_records(account.ledger.about, records, {}, folder)
+            identity.check_settings(account.ledger.about, asked, folder)
             unless_it_fits.pop_all()
         return account
     plan = settings.plan()
@@ -101,7 +165,7 @@ def _open(
     reporter.say(check_study(study, plan))
     reporter.warn(mark(study, spec.privacy, [] if spec.data.source == "blobs" else records))
     run_folder.take(folder)
-    about = run_identity.about_records(records, {}) | run_identity.about_settings(asked, rows.shape[0], None)
+    about = identity.about_records(records, {}) | identity.about_settings(asked, rows.shape[0], None)
     return run_folder.open_account(plan, folder, stream, about, study)
 
 

@@ -20,10 +20,8 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.release.bundle import write_release
-from lightning_dpgen.runs import discover, run_identity
-from lightning_dpgen.runs import folder as run_folder
+from lightning_dpgen.runs import discover, identity, run_folder
 from lightning_dpgen.runs.context import Context, private_stream
-from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.in_blocks import check_memory, look_in_blocks
 from lightning_dpgen.runs.initial import check_other_records, keep_initial, with_kept_initial
 from lightning_dpgen.runs.interrupts import Interrupts
@@ -31,8 +29,9 @@ from lightning_dpgen.runs.learn import learn, open_records, read_records
 from lightning_dpgen.runs.measure import needs_records
 from lightning_dpgen.runs.memory import check_fit_memory
 from lightning_dpgen.runs.moved import check_moved
+from lightning_dpgen.runs.paths import remove_blocks
 from lightning_dpgen.runs.reporter import Reporter
-from lightning_dpgen.runs.run_dir import remove_blocks
+from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.studies import check_study, mark, spent_so_far, study_delta_warning, study_of
 from lightning_dpgen.runs.table import answers_table, budget_table, decay_line, terms_table
 from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
@@ -188,8 +187,8 @@ class _Run:
                 records, counted = open_records(any_find, self.source, self.folder, self.interrupts)
                 n = len(self._held(records))
                 check_moved(self.source, counted, n)
-                return discover.Look(n, {}, None)
-            return discover.look(self.spec, self.source)
+                return discover.InMemoryRecords(n, {}, None)
+            return discover.open_first_pass(self.spec, self.source)
         return self._read(settings, spent=False)
 
     def _read(self, settings: Settings, *, spent: bool = True) -> Records | InBlocks:
@@ -208,41 +207,41 @@ class _Run:
         _LOG.debug("opening the ledger %s", self.folder.ledger)
         self.reporter.warn(mark(self.study, self.spec.privacy, self.source.contents()))
         run_folder.take(self.folder)
-        about = run_identity.about_records(self.source.contents(), read_as(self.spec, self.source))
+        about = identity.about_records(self.source.contents(), read_as(self.spec, self.source))
         if settings is not None:
-            about |= run_identity.about_settings(settings.asked(), settings.n, None)
+            about |= identity.about_settings(settings.asked(), settings.n, None)
         return run_folder.open_account(plan, self.folder, private_stream(self.spec), about, self.study)
 
-    def _discover(self, seen: discover.Seen, account: Account) -> Settings:
+    def _discover(self, seen: discover.FirstPassRecords, account: Account) -> Settings:
         """Buy what is not declared, keep it before anything else can go wrong, and plan the rest."""
         discover.make_room_for(self.source, seen, account, self.folder)
         try:
             with self.interrupts.patient():
-                bought = discover.buy(self.spec, self.source, seen, account)
-                discover.keep(bought, account, self.folder)
+                bought = discover.run_discovery(self.spec, self.source, seen, account)
+                discover.save_discovery(bought, account, self.folder)
             self.interrupts.stop_here()
         except (DamagedBlocks, OSError, MemoryError, pa.ArrowException) as error:
             if not account.ledger.accesses:
                 raise
             # The files were whole before, and the access was made.
-            raise UsageError(f"{_fault(error)}. {discover.lost(self.folder)}") from None
+            raise UsageError(f"{_fault(error)}. {discover.lost_message(self.folder)}") from None
         except KeyboardInterrupt:
             try:
-                discover.load_bought(account, self.folder)
+                discover.load_discovery(account, self.folder)
             except UsageError as lost:
                 # A second signal came before it was kept.
                 raise UsageError(str(lost), INTERRUPTED) from None
             raise
         return self._extend(bought, account)
 
-    def _extend(self, bought: discover.Bought, account: Account) -> Settings:
+    def _extend(self, bought: discover.Discovery, account: Account) -> Settings:
         """Return the settings that follow from what was bought, with the rest of their plan in the account."""
         if bought.n is not None:
             self.reporter.say(f"counted, with noise: {say_count(bought.n, 'record')}")
         for line in _found_lines(self.source.found_in_words(bought.parts)):
             self.reporter.say(line)
         try:
-            settings = discover.with_bought(self.spec, self.source, bought)
+            settings = discover.with_discovery(self.spec, self.source, bought)
             check_fit_memory(settings)
             plan = self._plan(settings, account.plan)
         except (UsageError, BudgetTooSmall) as error:
@@ -250,18 +249,18 @@ class _Run:
                 f"{error}. The first pass over the records is paid for and kept: correct this and go on with "
                 f"run_dir={self.folder.root}; what the budget and the data are can no longer be changed"
             ) from None
-        account.extend(plan, run_identity.about_settings(settings.asked(), settings.n, bought.parts))
+        account.extend(plan, identity.about_settings(settings.asked(), settings.n, bought.parts))
         return settings
 
     def _go_on(self, account: Account) -> Settings:
         about = account.ledger.about
-        run_identity.check_records(about, self.source.contents(), read_as(self.spec, self.source), self.folder)
+        identity.check_records(about, self.source.contents(), read_as(self.spec, self.source), self.folder)
         if "settings" not in about:
             self._check_stages(account, [FIRST_PASS])
-            self._extend(discover.load_bought(account, self.folder), account)
-        run_identity.check_about(account.ledger.about, run_identity.SETTINGS, self.folder)
+            self._extend(discover.load_discovery(account, self.folder), account)
+        identity.check_about(account.ledger.about, identity.SETTINGS, self.folder)
         settings = discover.settings_of(self.spec, self.source, account.ledger.about)
-        run_identity.check_settings(account.ledger.about, settings.asked(), self.folder)
+        identity.check_settings(account.ledger.about, settings.asked(), self.folder)
         self.reporter.say(None if settings.initial is None else settings.initial.line)
         self._check_stages(account, [stage.stage for stage in settings.specs()])
         return settings

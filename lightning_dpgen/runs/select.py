@@ -34,19 +34,17 @@ from lightning_dpgen.privacy.mechanisms import number_of_trials
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.drawing.sampler import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
-from lightning_dpgen.runs import folder as run_folder
-from lightning_dpgen.runs import run_identity
+from lightning_dpgen.runs import identity, run_folder
 from lightning_dpgen.runs.candidates import NUMBER, STAGE, Candidates
-from lightning_dpgen.runs.context import Context, private_stream
-from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.context import Context, load_state, private_stream
 from lightning_dpgen.runs.in_blocks import check_memory
 from lightning_dpgen.runs.initial import check_other_records, keep_initial
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.learn import keep_warnings, learn, read_records
 from lightning_dpgen.runs.memory import check_fit_memory, is_out_of_memory
+from lightning_dpgen.runs.paths import remove_blocks
 from lightning_dpgen.runs.reporter import Reporter, SilentReporter
-from lightning_dpgen.runs.resume import load_state
-from lightning_dpgen.runs.run_dir import remove_blocks
+from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.studies import check_study, mark, study_delta_warning, study_of
 from lightning_dpgen.runs.warnings import delta_warning, seed_warning
 from lightning_dpgen.specs.autoencoder import VAESpec
@@ -118,14 +116,14 @@ def _select(
         check_other_records(spec, source.contents())
         reporter.warn(mark(study, spec.privacy, source.contents()))
         run_folder.take(folder)
-        about = run_identity.about_records(source.contents(), _read_as(candidates))
-        about |= run_identity.about_settings(asked, first.n, None) | {"began": time.time()}
+        about = identity.about_records(source.contents(), _read_as(candidates))
+        about |= identity.about_settings(asked, first.n, None) | {"began": time.time()}
         account = run_folder.open_account(candidates.plan, folder, stream, about, study)
         keep_initial(spec, folder)
     with closing(account.ledger):
         if account.resumed:
-            run_identity.check_settings(account.ledger.about, asked, folder)
-            run_identity.check_records(account.ledger.about, source.contents(), _read_as(candidates), folder)
+            identity.check_settings(account.ledger.about, asked, folder)
+            identity.check_records(account.ledger.about, source.contents(), _read_as(candidates), folder)
             if account.ledger.promise != candidates.plan.as_json():
                 raise UsageError(
                     f"run_dir={folder.root}: was begun when these settings meant another plan; go on with the version of "

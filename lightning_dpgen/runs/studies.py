@@ -16,7 +16,7 @@ from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.studies.study import KEY, Study, Total, fingerprint_key, known_key, recorded, study_entry
-from lightning_dpgen.runs.run_identity import fingerprint
+from lightning_dpgen.runs.identity import fingerprint
 from lightning_dpgen.specs.privacy import OffSpec, PrivacySpec, PurePrivacySpec
 from lightning_dpgen.specs.usage_error import UsageError
 

@@ -28,7 +28,7 @@ from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.ranks import all_needed
-from lightning_dpgen.runs import resume
+from lightning_dpgen.runs import context
 from lightning_dpgen.runs.context import Context
 from lightning_dpgen.runs.in_blocks import store_of
 from lightning_dpgen.specs.compute import RaySpec
@@ -86,8 +86,8 @@ def restore(run: Context, data: PrivateSplitDataModule, module: PrivateMixture) 
         if not account.ledger.knows(checkpoint[LEDGER]["head"]):
             raise LedgerError(f"{path}: refers to lines that the ledger does not hold: some of the ledger is missing")
         done = checkpoint[LEDGER]["done"]
-    account.go_on(resume.paid_once(account) | done)
-    resume.say_plan(run, f" after {done.get('training', 0):,} training steps")
+    account.go_on(context.paid_once(account) | done)
+    context.say_plan(run, f" after {done.get('training', 0):,} training steps")
     if path is not None and not account.remaining("training"):
         module.load_state_dict(checkpoint["state_dict"])
     return path

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.discovery.value_grid import VALUES_OF, without_level
-from lightning_dpgen.data.discovery.value_tree import CERTAIN
+from lightning_dpgen.data.discovery.value_tree import CERTAIN_SIGMAS
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.grouped import MOST_KINDS
 from lightning_dpgen.gradients.clipping import Decay
@@ -65,7 +65,7 @@ def _values_warning(settings: Settings, plan: Plan) -> str | None:
     """Return a warning of bins that follow the records, where noise hides most of them (`value_tree`)."""
     first = plan.stages[0].access.multipliers
     found = {without_level(noise): multiplier for noise, multiplier in first.items() if noise != without_level(noise)}
-    least = CERTAIN * max(found.values(), default=0.0) * plan.max_rows
+    least = CERTAIN_SIGMAS * max(found.values(), default=0.0) * plan.max_rows
     if least * _FEWEST_PIECES <= settings.n:
         return None
     counted = {VALUES_OF + name for name, part in settings.parts.items() if part.counted}

@@ -8,12 +8,12 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import RankLost
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.ranks import Ranks
-from lightning_dpgen.runs import run_identity
+from lightning_dpgen.runs import identity
 from lightning_dpgen.runs.context import Context, private_stream
 from lightning_dpgen.runs.discover import settings_of
-from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.initial import with_kept_initial
 from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.train import Begun, fit, quiet_lightning
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import read_as
@@ -43,9 +43,9 @@ def run_worker(spec: RunSpec, source: Source, folder: RunFolder, ranks: Ranks) -
 def _train(spec: RunSpec, source: Source, begun: Begun, folder: RunFolder, interrupts: Interrupts, ranks: Ranks) -> None:
     source.check()
     source.files()
-    run_identity.check_rank(begun.about, source.contents(), read_as(spec, source), ranks.rank)
+    identity.check_rank(begun.about, source.contents(), read_as(spec, source), ranks.rank)
     settings = settings_of(with_kept_initial(spec, folder), source, begun.about)
-    run_identity.check_rank_settings(begun.about, settings.asked(), ranks.rank)
+    identity.check_rank_settings(begun.about, settings.asked(), ranks.rank)
     if spec.trainer.threads is not None:
         torch.set_num_threads(spec.trainer.threads)
     records = begun.kept

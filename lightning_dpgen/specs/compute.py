@@ -13,8 +13,8 @@ from lightning_dpgen.specs.spec import Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
-    from lightning_dpgen.passes.executor import PartialSums, PassExecutor
     from lightning_dpgen.passes.on_ray import Workers
+    from lightning_dpgen.passes.reduce import PartialSums, PassExecutor
 
 
 class InProcessSpec(Spec):
@@ -70,6 +70,6 @@ def make_executor(spec: InProcessSpec | RaySpec, beside: Workers | None = None) 
         from lightning_dpgen.passes.on_ray import OnRay
 
         return _Named(OnRay(spec.address, cores=spec.cores, beside=beside), spec)
-    from lightning_dpgen.passes.executor import InProcess
+    from lightning_dpgen.passes.reduce import InProcess
 
     return InProcess()

@@ -22,8 +22,7 @@ from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.release.certificate import digest
 from lightning_dpgen.release.drawing.opened import file_hash
 from lightning_dpgen.release.drawing.sampler import Release, load_release, weights_digest
-from lightning_dpgen.release.files import CERTIFICATE, MODEL, WEIGHTS, NotARelease, read_certificate
-from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.release.files import CERTIFICATE, MODEL, WEIGHTS, NotARelease, read_certificate, release_folder
 from lightning_dpgen.specs.autoencoder import VAESpec
 from lightning_dpgen.specs.network import NetworkSpec
 from lightning_dpgen.specs.run import RunSpec

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from lightning_dpgen.data.records import Records
     from lightning_dpgen.data.tables.record_check import TableCheck
     from lightning_dpgen.passes.column_counts import ColumnCounts
-    from lightning_dpgen.passes.kept_blocks import KeptBlocks
+    from lightning_dpgen.passes.encoded_blocks import EncodedBlockStore
 
 
 class Source(ABC):
@@ -111,8 +111,8 @@ class Source(ABC):
         """True where the files are so large that they are read in blocks; it follows from their size."""
         return False
 
-    def blocks(self, schema: Any, folder: Path, *, values: bool = False, by_rows: bool = False) -> KeptBlocks:
-        """Return the records in blocks, none of which is read yet; see `KeptBlocks`.
+    def blocks(self, schema: Any, folder: Path, *, values: bool = False, by_rows: bool = False) -> EncodedBlockStore:
+        """Return the records in blocks, none of which is read yet; see `EncodedBlockStore`.
 
         Args:
             folder: where they are kept once they are encoded, in a private place.

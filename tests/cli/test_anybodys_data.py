@@ -176,7 +176,7 @@ def test_a_person_more_changes_a_bought_number_by_max_rows_at_most(tmp_path, fou
     for more in ("", "".join(",".join(["x", "9999", *line[2:]]) + "\n" for _ in range(9))):
         (tmp_path / "visits.csv").write_text(text + more)
         spec = read_run(bought)
-        seen.append(first_pass.look(spec, source_of(spec.data)).n)
+        seen.append(first_pass.open_first_pass(spec, source_of(spec.data)).n)
     assert seen[1] - seen[0] == 3
 
 

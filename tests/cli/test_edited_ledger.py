@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from lightning_dpgen.privacy import chain
-from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.run_folder import RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -217,7 +217,7 @@ def test_what_is_found_of_many_columns_is_few_lines():
 
 def test_one_signal_waits_for_what_was_found_to_be_kept(dpgen, tmp_path, monkeypatch):
     arguments = [*_cities(tmp_path), *QUICK, f"run_dir={tmp_path / 'run'}"]
-    buy = train.discover.buy
+    buy = train.discover.run_discovery
 
     def signalled(*given):
         Interrupts._receive(signalled.interrupts)
@@ -230,7 +230,7 @@ def test_one_signal_waits_for_what_was_found_to_be_kept(dpgen, tmp_path, monkeyp
         return caught(interrupts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(train.discover, "buy", signalled)
+        patch.setattr(train.discover, "run_discovery", signalled)
         patch.setattr(Interrupts, "caught", remembered)
         status, _, err = dpgen("train", *arguments)
     assert status == 130 and "To go on from where it stopped" in _one_line(err)
@@ -389,10 +389,10 @@ def test_a_plan_that_is_promised_whole_follows_from_nothing_that_is_found(tmp_pa
         count = ["data.n=2000", "data.discovery_share=0.1", "data.outside=clamp"]
     words = [f"{name}={value}" for name, value in GIVEN.items() if name != left_out]
     asked = _asked([*table, *count, *words, "privacy.epsilon=2", "privacy.delta=1e-8"])
-    finds = [first_pass.Bought(n, {}) for n in (1000, 100_000)]
+    finds = [first_pass.Discovery(n, {}) for n in (1000, 100_000)]
     if bought == "keys":
-        finds = [first_pass.Bought(None, {"city": [f"c{i}" for i in range(size)]}) for size in (3, 300)]
-    plans = [first_pass.with_bought(*asked, found).plan() for found in finds]
+        finds = [first_pass.Discovery(None, {"city": [f"c{i}" for i in range(size)]}) for size in (3, 300)]
+    plans = [first_pass.with_discovery(*asked, found).plan() for found in finds]
     drawn = [
         [(stage.name, stage.count, stage.access.sample_rate, sorted(stage.access.multipliers)) for stage in plan.stages]
         for plan in plans
@@ -405,7 +405,7 @@ def test_a_plan_that_is_promised_whole_follows_from_nothing_that_is_found(tmp_pa
     assert promised or left_out is not None
     if promised:
         promise = first_pass.first_plan(*asked)
-        planned = [(found.n or promise.n, first_pass.with_bought(*asked, found).plan(promise)) for found in finds]
+        planned = [(found.n or promise.n, first_pass.with_discovery(*asked, found).plan(promise)) for found in finds]
         assert all(plan == replace(promise, n=n) for n, plan in planned)
 
 
@@ -415,9 +415,9 @@ def test_accesses_that_were_promised_whole_cannot_change(tmp_path):
     words += [f"{name}={value}" for name, value in GIVEN.items()]
     promise = first_pass.first_plan(*_asked(words))
     with pytest.raises(UsageError, match="were promised before the first pass"):
-        first_pass.with_bought(*_asked([*words, "model.steps=21"]), first_pass.Bought(2000, {})).plan(promise)
+        first_pass.with_discovery(*_asked([*words, "model.steps=21"]), first_pass.Discovery(2000, {})).plan(promise)
     with pytest.raises(BudgetTooSmall, match="promised before the first pass"):
-        first_pass.with_bought(*_asked(words), first_pass.Bought(25, {})).plan(promise)
+        first_pass.with_discovery(*_asked(words), first_pass.Discovery(25, {})).plan(promise)
 
 
 CLOSED = """label: ok

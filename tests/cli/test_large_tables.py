@@ -19,7 +19,7 @@ from marks import only
 from lightning_dpgen.kinds import tables
 from lightning_dpgen.passes import column_counts
 from lightning_dpgen.passes import reduce as reducing
-from lightning_dpgen.passes.kept_blocks import KeptBlocks
+from lightning_dpgen.passes.encoded_blocks import EncodedBlockStore
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.chain import hold
 from lightning_dpgen.runs import measure as measuring
@@ -289,14 +289,14 @@ def test_one_run_at_a_time_uses_the_blocks(dpgen, words, tmp_path, monkeypatch):
 
 def test_a_run_that_began_in_between_keeps_its_blocks(dpgen, words, tmp_path, monkeypatch):
     """The second run has looked before the first one began, and comes to the blocks when it has drawn, or ended."""
-    words, hold = [*words, f"run_dir={tmp_path / 'run'}"], KeptBlocks.hold
+    words, hold = [*words, f"run_dir={tmp_path / 'run'}"], EncodedBlockStore.hold
 
     def late(kept):
-        monkeypatch.setattr(KeptBlocks, "hold", hold)
+        monkeypatch.setattr(EncodedBlockStore, "hold", hold)
         assert dpgen(*words)[0] == 0
         hold(kept)
 
-    monkeypatch.setattr(KeptBlocks, "hold", late)
+    monkeypatch.setattr(EncodedBlockStore, "hold", late)
     status, _, err = dpgen(*words)
     assert status == 2 and "another run has just taken it" in _line(err)
     assert not (tmp_path / "run" / "private" / "blocks").exists() and len(_accesses(tmp_path / "run")) == 1
@@ -366,7 +366,7 @@ def test_encoded_records_do_not_outlive_a_run_that_has_ended(dpgen, words, tmp_p
         patch.setattr(*(measuring, "_save", killed) if lost else (running, "remove_blocks", killed))
         assert dpgen(*words)[0] == 130
     assert list(blocks.glob("*.npy"))
-    monkeypatch.setattr(KeptBlocks, "fill", None)
+    monkeypatch.setattr(EncodedBlockStore, "fill", None)
     for _ in range(2):
         status, _, err = dpgen(*words)
         said = (3, "had been measured and were lost") if lost else (2, "holds a finished release already")
@@ -384,7 +384,7 @@ def test_a_run_that_has_measured_reads_no_record_again(dpgen, words, tmp_path, m
         patch.setattr(running, "write_release", killed)
         assert dpgen(*words)[0] == 130
     next((tmp_path / "run" / "private" / "blocks").glob("*.npy")).unlink()
-    monkeypatch.setattr(KeptBlocks, "fill", None)
+    monkeypatch.setattr(EncodedBlockStore, "fill", None)
     assert dpgen(*words)[0] == 0
     assert _release(tmp_path / "run")[0] == _release(tmp_path / "whole")[0] and len(_accesses(tmp_path / "run")) == 1
     assert not (tmp_path / "run" / "private" / "blocks").exists()
@@ -426,9 +426,9 @@ def test_a_person_that_is_no_column_is_told_first(dpgen, words, tmp_path):
 
 KILLED = """
 import os, signal, sys
-from lightning_dpgen.passes import kept_blocks, reduce
+from lightning_dpgen.passes import encoded_blocks, reduce
 from lightning_dpgen.cli.main import main
-reduce._UNKEPT, kept_blocks._ROWS, calls = -1.0, 64, []
+reduce._UNKEPT, encoded_blocks._ROWS, calls = -1.0, 64, []
 def dying(function, after):
     def call(*words):
         found = function(*words)
@@ -439,7 +439,7 @@ def dying(function, after):
     return call
 where, after = sys.argv[1], int(sys.argv[2])
 if where == "encoding":
-    kept_blocks.sealed.write = dying(kept_blocks.sealed.write, after)
+    encoded_blocks.checksummed_file.write = dying(encoded_blocks.checksummed_file.write, after)
 if where == "measuring":
     reduce._Total.save = dying(reduce._Total.save, after)
 main(sys.argv[3:])

@@ -14,8 +14,8 @@ from marks import but
 from lightning_dpgen.common.folders import make_folder, make_private, owner_only, publish
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.release.against_real import write_evaluation
-from lightning_dpgen.runs import folder as run_folder
-from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs import run_folder
+from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.specs.usage_error import UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -18,7 +18,7 @@ from lightning_dpgen.cli.launch import what_came_of
 from lightning_dpgen.plugins.checkpoints import Checkpoints
 from lightning_dpgen.runs import run as train
 from lightning_dpgen.runs import train as trained_run
-from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.run_folder import RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -313,7 +313,7 @@ def test_what_went_wrong_before_a_number_was_known_cannot_go_on(dpgen, tmp_path,
     run = tmp_path / "run"
     arguments = [*SETTINGS, "data.n=null", "data.n_share=0.02", f"run_dir={run}"]
     with monkeypatch.context() as patch:
-        patch.setattr(train.discover, "buy", interrupted_after(train.discover.buy))
+        patch.setattr(train.discover, "run_discovery", interrupted_after(train.discover.run_discovery))
         assert dpgen("train", *arguments)[0] == 130
     status, _, err = dpgen("train", *arguments)
     assert status == 2 and "in its first pass over the records" in _one_line(err)

@@ -18,13 +18,13 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.plan import Plan, Stage
-from lightning_dpgen.runs import discover, project, resume
+from lightning_dpgen.runs import context, discover, project
 from lightning_dpgen.runs import measure as measured_run
 from lightning_dpgen.runs import select as selection
 from lightning_dpgen.runs import train as trained_run
 from lightning_dpgen.runs.context import Context
-from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
+from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.specs.usage_error import UsageError
 
 SPLIT, SCHEMA = SplitSettings(k=2, iterations=1, features=4, dimensions=None), ImageSchema(1, 2, levels=4)
@@ -52,8 +52,8 @@ READERS = {
         {"made": {}},
         lambda account, folder: measured_run._kept(_run(account, folder), SimpleNamespace(fits=lambda state: True)),
     ),
-    "bought.pt": ({"n": 7, "parts": {}}, discover.load_bought),
-    "fidelity.pt": ({"figure": {"error": 0.1}}, resume.fidelity),
+    "bought.pt": ({"n": 7, "parts": {}}, discover.load_discovery),
+    "fidelity.pt": ({"figure": {"error": 0.1}}, context.fidelity),
     "selection.pt": (
         {"kept": {}},
         lambda account, folder: selection._Trials._load(SimpleNamespace(_account=account, _folder=folder)),

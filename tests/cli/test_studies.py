@@ -11,7 +11,7 @@ from contracts.sealed import rewrite
 
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.studies.study import Study, fingerprint_key
-from lightning_dpgen.runs.run_identity import fingerprint
+from lightning_dpgen.runs.identity import fingerprint
 from lightning_dpgen.runs.studies import mark
 from lightning_dpgen.specs.privacy import PrivacySpec
 from lightning_dpgen.verification.verify import verify

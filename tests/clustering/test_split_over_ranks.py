@@ -22,12 +22,11 @@ from lightning_dpgen.clustering.kmeans import SplitState, private_split
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.passes.executor import InProcess
-from lightning_dpgen.passes.kept_blocks import KeptBlocks
+from lightning_dpgen.passes.encoded_blocks import EncodedBlockStore
 from lightning_dpgen.passes.kept_records import DamagedBlocks
 from lightning_dpgen.passes.on_ray import OnRay
-from lightning_dpgen.passes.over_ranks import reduce_over_ranks
-from lightning_dpgen.passes.stretches import stretches
+from lightning_dpgen.passes.reduce import InProcess, reduce_over_ranks
+from lightning_dpgen.passes.store_slices import store_slices
 from lightning_dpgen.passes.table_blocks import TableBlocks
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import RankLost
@@ -82,7 +81,7 @@ def test_ranks_make_the_split_of_one_process(alone, size):
 
 @pytest.mark.parametrize("rows", [BLOCK, 3 * BLOCK])
 def test_blocks_and_copies_of_their_tasks_make_the_same_split(alone, rows, monkeypatch):
-    monkeypatch.setattr(features, "stretches", lambda n, _: stretches(n, rows))
+    monkeypatch.setattr(features, "store_slices", lambda n, _: store_slices(n, rows))
     assert _same(_split(Ranks())[0], alone)
     assert _same(_split(Ranks(), executor=ByPickle())[0], alone)
 
@@ -226,7 +225,7 @@ class SentOnly(ByPickle):
 @pytest.mark.parametrize("rows", [BLOCK, 3 * BLOCK])
 @pytest.mark.parametrize("dimensions", [3, None], ids=["directions", "all features"])
 def test_files_in_the_place_of_memory_make_the_same_split(rows, dimensions, tmp_path, monkeypatch):
-    monkeypatch.setattr(features, "stretches", lambda n, _: stretches(n, rows))
+    monkeypatch.setattr(features, "store_slices", lambda n, _: store_slices(n, rows))
     settings = replace(SETTINGS, dimensions=dimensions)
     expected = _split(Ranks(), settings=settings)[0]
     for size in (1, 2):
@@ -270,7 +269,7 @@ def test_a_task_tells_no_record_where_the_records_are_in_files(tmp_path):
         frame.to_parquet(folder / "in.parquet")
         schema = parse_schema("columns: {age: {type: integer, low: 0, high: 99, bins: 6}}")
         source = TableBlocks(str(folder / "in.parquet"), schema, person="who")
-        with closing(KeptBlocks(source, folder / "kept", by_rows=True)) as kept:
+        with closing(EncodedBlockStore(source, folder / "kept", by_rows=True)) as kept:
             kept.fill()
             store = kept.store()
             assert store.persons is not None and len(store) < n
@@ -306,7 +305,7 @@ def test_a_worker_of_a_cluster_that_is_killed_in_each_pass_changes_no_bit(alone,
     ray = pytest.importorskip("ray")
     # Workers import this file by its name.
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    monkeypatch.setattr(features, "stretches", lambda n, _: stretches(n, BLOCK))
+    monkeypatch.setattr(features, "store_slices", lambda n, _: store_slices(n, BLOCK))
     places = [tmp_path / name for name in ("kept", "victims")]
     for place in places:
         place.mkdir()

@@ -121,7 +121,7 @@ from lightning_dpgen.projection.sensitivity import Noise
 from lightning_dpgen.projection.steps import Steps
 from lightning_dpgen.release import certificate
 from lightning_dpgen.runs import discover as first_pass
-from lightning_dpgen.runs import run_identity
+from lightning_dpgen.runs import identity
 from lightning_dpgen.runs import select as selection
 from lightning_dpgen.runs import train as trained_run
 from lightning_dpgen.sampling.lots import PoissonLots
@@ -659,14 +659,14 @@ BROKEN = {
         (baskets_cost,),
     ),
     "bought number noised for a record of a person": Broken(
-        first_pass.buy, {"([seen.n]), sensitivity=1.0": "([seen.n]), sensitivity=1.0, per_person=True"},
+        first_pass.run_discovery, {"([seen.n]), sensitivity=1.0": "([seen.n]), sensitivity=1.0, per_person=True"},
         (persons_cost,),
     ),
     "bounds found by row": Broken(
-        first_pass.Look.find_bounds, {"part.whole, **whose": "part.whole"}, (persons_cost,)
+        first_pass.InMemoryRecords.find_bounds, {"part.whole, **whose": "part.whole"}, (persons_cost,)
     ),
     "distributions found by row": Broken(
-        first_pass.Look.find_values, {"leaves.reference, **whose": "leaves.reference"}, (persons_cost,)
+        first_pass.InMemoryRecords.find_values, {"leaves.reference, **whose": "leaves.reference"}, (persons_cost,)
     ),
     "the noise of a distribution for a third of a record": Broken(
         value_tree._children, {"sensitivity=1.0": "sensitivity=1 / 3"}, (persons_cost, distribution_costs, wide_cost)
@@ -689,7 +689,7 @@ BROKEN = {
         CrossingCounts.scores, {".abs().sum()": ".abs().sum() * 3"}, (crossed_cost,)
     ),
     "categories found by row": Broken(
-        first_pass.look, {"KeyOwners.of_column(values, numbers, salts)": "KeyOwners.of_column(values)"}, (persons_cost,)
+        first_pass.open_first_pass, {"of_column(values, numbers, salts)": "of_column(values)"}, (persons_cost,)
     ),
     "measurements noised for a record of a person": Broken(
         Workload.measure,
@@ -763,7 +763,7 @@ BROKEN = {
         (no_sign_vector_passes_the_dual_norm,),
     ),
     "fingerprint of the first records": Broken(
-        run_identity.fingerprint, {"np.ascontiguousarray(array)": "np.ascontiguousarray(array[: 1 << 20])"},
+        identity.fingerprint, {"np.ascontiguousarray(array)": "np.ascontiguousarray(array[: 1 << 20])"},
         (records_that_differ_in_a_byte_are_others,),
     ),
     "rehearsal that compares noise with itself": Broken(

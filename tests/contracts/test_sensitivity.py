@@ -35,7 +35,7 @@ from lightning_dpgen.models.bases import Basis
 from lightning_dpgen.models.crossings import Crossed, Crossing
 from lightning_dpgen.models.labelled import feature_count
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.passes.stretches import Stretch
+from lightning_dpgen.passes.store_slices import StoreSlice
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.planning.calibration import make_plan
@@ -327,7 +327,7 @@ def test_what_is_written_into_records_that_were_checked_moves_no_sum_beyond_its_
 
     sums = {name: functools.partial(of_statistic, statistic) for name, statistic in _statistics(schema).items()}
     for name, summed in _sums_of_stores(schema.layout.width).items():
-        sums[name] = lambda rows, summed=summed: summed(Stretch(records, rows))
+        sums[name] = lambda rows, summed=summed: summed(StoreSlice(records, rows))
     for name, summed in sums.items():
         # A matrix that is none any more is refused by all; one that holds other numbers by what looks at all of them again.
         if any(word in change for word in ("beyond", "before")):

@@ -26,10 +26,10 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables import schema as table_schema
 from lightning_dpgen.measure import basket_mixture, classifier, copulas, crossings, tables
-from lightning_dpgen.runs.folder import RunFolder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import SilentReporter
 from lightning_dpgen.runs.run import train
+from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.specs.run import read_run
 from lightning_dpgen.specs.source import source_of
 

@@ -165,7 +165,7 @@ def test_a_peak_of_noise_gathers_no_records(monkeypatch):
 
     grid = ValueGrid(0, 10**5, True)
     assert np.mean([excess(seed) for seed in range(10)]) < 0.015
-    monkeypatch.setattr(value_tree, "_APART", -math.inf)
+    monkeypatch.setattr(value_tree, "_UNEVEN_SIGMAS", -math.inf)
     assert np.mean([excess(seed) for seed in range(10)]) > 0.025
 
 

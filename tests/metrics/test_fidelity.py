@@ -10,6 +10,7 @@ import torch
 from contracts.door import overspent
 from metrics.test_table_evaluation import SCHEMA as TABLE
 from metrics.test_table_evaluation import frame, values
+from slices import Slices
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
@@ -19,7 +20,6 @@ from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.metrics.classifiers import label_classifier, train_on_synthetic
 from lightning_dpgen.metrics.fidelity import fidelity_stage, measure_fidelity, measure_table_fidelity
 from lightning_dpgen.metrics.quantile_bins import quantile_bins
-from lightning_dpgen.passes.blocks import Slices
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan, Stage

@@ -14,7 +14,7 @@ from on_gpu.gpu_mark import cases_on_gpu, needs_gpu
 
 from lightning_dpgen import load_release
 from lightning_dpgen.cli.main import main
-from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.run_folder import RunFolder
 
 pytestmark = [needs_gpu, pytest.mark.filterwarnings("ignore")]
 

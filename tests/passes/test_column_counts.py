@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lightning_dpgen.passes import column_counts, sealed
-from lightning_dpgen.passes.executor import InProcess
+from lightning_dpgen.passes import checksummed_file, column_counts
 from lightning_dpgen.passes.kept_records import DamagedBlocks
+from lightning_dpgen.passes.reduce import InProcess
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.runs import discover
@@ -79,7 +79,7 @@ def _write(folder, rows, files, group):
 
 def _bought(spec, source, seen):
     account = Account(discover.first_plan(spec, source), stream=PrivateStream(seed=7))
-    return discover.buy(spec, source, seen, account)
+    return discover.run_discovery(spec, source, seen, account)
 
 
 def _in_blocks(spec, source, folder, executor=None):
@@ -107,7 +107,7 @@ def test_it_finds_what_is_found_in_memory(tmp_path, rows, monkeypatch, persons, 
     spec = _spec(tmp_path, *([] if private else ["privacy=off"]), persons=persons)
     source = source_of(spec.data)
     _write(tmp_path, rows, 1, N)
-    expected = _bought(spec, source, discover.look(spec, source))
+    expected = _bought(spec, source, discover.open_first_pass(spec, source))
     assert set(expected.parts) == {"shop", "visits", "pay", "since", "age", "score", "city"} and expected.n > 0
     monkeypatch.setattr(column_counts, "_ROWS", 100)
     shuffled = rows.sample(frac=1.0, random_state=1)
@@ -123,7 +123,7 @@ def test_text_files_are_looked_at_in_ranges(tmp_path, rows, monkeypatch):
     rows["city"] = rows["city"].replace("Ur", 'Ur, "city of\nthe moon"')
     spec = _spec(tmp_path)
     _write(tmp_path, rows, 1, N)
-    expected = _bought(spec, source_of(spec.data), discover.look(spec, source_of(spec.data)))
+    expected = _bought(spec, source_of(spec.data), discover.open_first_pass(spec, source_of(spec.data)))
     monkeypatch.setattr("lightning_dpgen.data.files.text_ranges._BYTES_OF_RANGE", 20_000)
     (tmp_path / "in" / "0.parquet").unlink()
     rows.to_csv(tmp_path / "in" / "a.csv", index=False)
@@ -155,10 +155,8 @@ def test_an_interrupted_look_goes_on(tmp_path, rows, monkeypatch, persons):
     spec = _spec(tmp_path, persons=persons)
     _write(tmp_path, rows if persons else rows.drop(columns="who"), 3, 600)
     expected = _in_blocks(spec, source_of(spec.data), tmp_path / "whole")
-    made = []
-    monkeypatch.setattr(
-        sealed, "write", lambda path, *rest, write=sealed.write: (made.append(path.name), write(path, *rest))[1]
-    )
+    made, write = [], checksummed_file.write
+    monkeypatch.setattr(checksummed_file, "write", lambda path, *rest: (made.append(path.name), write(path, *rest))[1])
     for _ in itertools.count():
         seen = source_of(spec.data).first_look(make_schema(spec, source_of(spec.data)), tmp_path / "parts", private=True)
         try:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from slices import Slices
 
 from lightning_dpgen.data.persons import bounded
 from lightning_dpgen.data.records import Records
@@ -17,9 +18,8 @@ from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.measure.gaussians import label_components
 from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.measure.workload import StatisticSums
-from lightning_dpgen.passes import kept_blocks
-from lightning_dpgen.passes.blocks import Slices
-from lightning_dpgen.passes.kept_blocks import KeptBlocks
+from lightning_dpgen.passes import encoded_blocks
+from lightning_dpgen.passes.encoded_blocks import EncodedBlockStore
 from lightning_dpgen.passes.reduce import reduce
 from lightning_dpgen.passes.table_blocks import TableBlocks
 from lightning_dpgen.sampling.errors import BadRecords
@@ -53,7 +53,7 @@ def _write(folder, frame, files=3, ending="parquet", seed=0):
 
 
 def _kept(source, folder, max_rows=2):
-    kept = KeptBlocks(TableBlocks(str(source), SCHEMA, values=True, person="who"), folder, max_rows)
+    kept = EncodedBlockStore(TableBlocks(str(source), SCHEMA, values=True, person="who"), folder, max_rows)
     kept.fill()
     kept.close()
     return kept
@@ -81,13 +81,15 @@ def _in_memory(max_rows=2):
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 @pytest.mark.parametrize("files", [1, 5])
 def test_the_same_records_take_part_as_in_memory(tmp_path, monkeypatch, ending, files):
-    monkeypatch.setattr(kept_blocks, "_ROWS", 11)
+    monkeypatch.setattr(encoded_blocks, "_ROWS", 11)
     monkeypatch.setattr("lightning_dpgen.data.files.parquet._ROWS_AT_ONCE", 4)
     records = _in_memory()
     _write(tmp_path / "in", _frame(), files, ending, seed=files)
     kept = _kept(tmp_path / "in", tmp_path / "kept")
     parts = [kept.read(key) for key in kept.keys]
-    assert len(kept) == len(records) == sum(map(len, parts)) and kept.counted == {kept_blocks.MORE_ROWS: 120 - len(records)}
+    assert len(kept) == len(records) == sum(map(len, parts)) and kept.counted == {
+        encoded_blocks.MORE_ROWS: 120 - len(records)
+    }
     assert all(len(part.values) == len(part) for part in parts)
     expected = _by_person([(records.encoded.codes, records.persons)])
     assert _by_person([(part.encoded.codes, part.persons) for part in parts]) == expected
@@ -108,7 +110,7 @@ def test_the_same_records_take_part_as_in_memory(tmp_path, monkeypatch, ending, 
 
 def test_blocks_of_unknown_persons_are_refused_where_a_person_may_have_several(tmp_path):
     _write(tmp_path / "in", _frame().drop(columns="who"))
-    kept = KeptBlocks(TableBlocks(str(tmp_path / "in"), SCHEMA), tmp_path / "kept")
+    kept = EncodedBlockStore(TableBlocks(str(tmp_path / "in"), SCHEMA), tmp_path / "kept")
     kept.fill()
     kept.check_persons(1)
     with pytest.raises(ValueError, match="up to max_rows=3 records, and these records name no persons"):
@@ -198,7 +200,7 @@ def test_damage_changes_no_choice(tmp_path, name, kind):
 @pytest.mark.parametrize("damaged", ["persons/block-*", "persons/persons-*"])
 def test_damage_in_an_interrupted_choice_changes_nothing(tmp_path, monkeypatch, damaged):
     _write(tmp_path / "in", _frame())
-    write, written = kept_blocks.PersonShuffle._write_result, []
+    write, written = encoded_blocks.PersonShuffle._write_result, []
 
     def interrupted(shuffle, *of, **results):
         written.append(of)
@@ -207,7 +209,7 @@ def test_damage_in_an_interrupted_choice_changes_nothing(tmp_path, monkeypatch, 
         write(shuffle, *of, **results)
 
     with monkeypatch.context() as patch:
-        patch.setattr(kept_blocks.PersonShuffle, "_write_result", interrupted)
+        patch.setattr(encoded_blocks.PersonShuffle, "_write_result", interrupted)
         with pytest.raises(KeyboardInterrupt):
             _kept(tmp_path / "in", tmp_path / "kept")
     assert not (tmp_path / "kept" / "persons" / "spill").exists()

@@ -12,8 +12,8 @@ from lightning_dpgen.data.persons import bounded
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.passes import kept_blocks
-from lightning_dpgen.passes.kept_blocks import KeptBlocks
+from lightning_dpgen.passes import encoded_blocks
+from lightning_dpgen.passes.encoded_blocks import EncodedBlockStore
 from lightning_dpgen.passes.kept_records import DamagedBlocks, is_whole, row_type, to_rows
 from lightning_dpgen.passes.table_blocks import TableBlocks
 from lightning_dpgen.sampling.contents import content
@@ -51,7 +51,7 @@ def table(tmp_path, schema):
 @pytest.fixture
 def pair(table, schema, most, monkeypatch):
     """Return the same records in memory and in files, of which each holds a few."""
-    monkeypatch.setattr(kept_blocks, "_ROWS", 16)
+    monkeypatch.setattr(encoded_blocks, "_ROWS", 16)
     # A column of persons that protects no one is another one than the schema's.
     if most is None:
         for path in table.iterdir():
@@ -62,7 +62,7 @@ def pair(table, schema, most, monkeypatch):
     if most is not None:
         kept = bounded(read.encoded, read.persons, most)
         memory = Records(schema, read.encoded[kept], read.persons[kept])
-    blocks = KeptBlocks(TableBlocks(str(table), schema, person=who), table.parent / "kept", most or 1, by_rows=True)
+    blocks = EncodedBlockStore(TableBlocks(str(table), schema, person=who), table.parent / "kept", most or 1, by_rows=True)
     with closing(blocks):
         blocks.fill()
         yield memory, blocks
@@ -121,7 +121,7 @@ def test_a_damaged_file_is_noticed_in_a_lot_and_made_anew(tmp_path, damage):
     frame.to_parquet(tmp_path / "in.parquet", row_group_size=20)
     for _ in range(2):
         with closing(
-            KeptBlocks(TableBlocks(str(tmp_path / "in.parquet"), schema), tmp_path / "kept", by_rows=True)
+            EncodedBlockStore(TableBlocks(str(tmp_path / "in.parquet"), schema), tmp_path / "kept", by_rows=True)
         ) as blocks:
             blocks.fill()
             kept, everything = blocks.store(), np.arange(40)
@@ -153,7 +153,7 @@ def test_blocks_of_columns_are_no_store(tmp_path):
     schema = parse_schema(f"columns: {{{SCHEMAS['choices']}}}")
     source = TableBlocks(str(tmp_path / "in.parquet"), schema)
     for by_rows in (False, True):
-        with closing(KeptBlocks(source, tmp_path / "kept", by_rows=by_rows)) as blocks:
+        with closing(EncodedBlockStore(source, tmp_path / "kept", by_rows=by_rows)) as blocks:
             blocks.fill()
             if not by_rows:
                 with pytest.raises(ValueError, match="by_rows=False: expected True for a store"):

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from slices import Slices
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.passes.blocks import Slices
 from lightning_dpgen.passes.on_ray import OnRay, Workers, _attempt, connect
 from lightning_dpgen.passes.reduce import reduce
 from lightning_dpgen.sampling.errors import BadRecords

@@ -5,14 +5,13 @@ import random
 import numpy as np
 import pytest
 import torch
+from slices import Slices
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.passes import reduce as reducing
-from lightning_dpgen.passes.blocks import Slices
-from lightning_dpgen.passes.executor import InProcess
-from lightning_dpgen.passes.reduce import reduce
+from lightning_dpgen.passes.reduce import InProcess, reduce
 
 SCHEMA = ImageSchema(1, 3, levels=255)
 

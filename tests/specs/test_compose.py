@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lightning_dpgen.cli.launch import how_to_go_on
-from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.specs.compose import expanded, replaced, written
 from lightning_dpgen.specs.run import AuditSpec, read_projection, read_run
 from lightning_dpgen.specs.usage_error import UsageError

@@ -18,19 +18,19 @@ from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
 
 # The most nodes of a level that are looked at more closely have so many children together, or there are a few.
-_MOST_CHILDREN, _FEW = 2**14, 8
+_MOST_CHILDREN, _LEAST_NODES = 2**14, 8
 # The most pieces of a distribution: a schema holds twice as many.
 MOST_PIECES = 5_000
 # A node is looked at more closely if it holds more than this many deviations of the noise.
-CERTAIN = 4.0
+CERTAIN_SIGMAS = 4.0
 # By the rank of a level: a half of siblings is empty where its count is below so many deviations of the noise.
-_THERE = 3.5, 3.5, 2.0
-# The rest beside counts of more than `_ALONE` is nothing below so many deviations of its noise.
-_LEFT = 1.5
+_PRESENT_SIGMAS = 3.5, 3.5, 2.0
+# The rest beside counts of more than `_OUTLIER_SIGMAS` is nothing below so many deviations of its noise.
+_REST_SIGMAS = 1.5
 # Siblings differ beyond noise where the sum of the squares of their differences, in units of its variance, is this many
 # deviations of a chi-square distribution above its mean, or where one of them, or the first of them together, is so many
 # deviations from an even spread.
-_APART, _ALONE = 3.0, 4.0
+_UNEVEN_SIGMAS, _OUTLIER_SIGMAS = 3.0, 4.0
 
 # A function of the first leaves of nodes, the width of their children and how many each has: (nodes, children) int64.
 CountChildren: TypeAlias = Callable[[Sequence[int], int, int], np.ndarray]
@@ -119,8 +119,8 @@ def find_values_in(
             for place, (count, room) in enumerate(zip(row, own, strict=True))
             if room
         ]
-        close = sorted((node for node in nodes if node[2] > CERTAIN * sigma), key=lambda node: -node[2])
-        chosen = set(close[: max(_MOST_CHILDREN // grid.branching, _FEW)]) if level < grid.levels else set()
+        close = sorted((node for node in nodes if node[2] > CERTAIN_SIGMAS * sigma), key=lambda node: -node[2])
+        chosen = set(close[: max(_MOST_CHILDREN // grid.branching, _LEAST_NODES)]) if level < grid.levels else set()
         found = [node for node in nodes if node in chosen]
         done += [node for node in nodes if node not in chosen]
         # Nodes stay wide beside the records as long as one of them holds all that stands out.
@@ -165,17 +165,17 @@ def _likely(counts: np.ndarray, totals: np.ndarray, sigma: float, rank: int, wid
     there, unknown = widths > 0, np.isinf(totals)
     counts, number = np.where(there, counts, 0.0), there.sum(axis=1)
     totals = np.where(unknown, np.maximum(counts.sum(axis=1), 0.0), totals)
-    certain = _THERE[min(rank, len(_THERE) - 1)]
+    certain = _PRESENT_SIGMAS[min(rank, len(_PRESENT_SIGMAS) - 1)]
     halved = _halved(counts, totals, widths, sigma, certain, np.where(unknown, np.inf, number))
     if not sigma:
         return halved
     # The rest beside large counts, by the parent's count and by the counts of the others.
-    large = np.where(counts > _ALONE * sigma, counts, 0.0)
+    large = np.where(counts > _OUTLIER_SIGMAS * sigma, counts, 0.0)
     many = (large > 0.0).sum(axis=1)
     variances = np.where(unknown, np.inf, 1.0 + many), np.maximum(number - many, 1e-9)
     left = (totals - large.sum(axis=1)) / variances[0] + (counts - large).sum(axis=1) / variances[1]
     trust = 1.0 / variances[0] + 1.0 / variances[1]
-    some = (many > 0) & (left < _LEFT * sigma * np.sqrt(trust))
+    some = (many > 0) & (left < _REST_SIGMAS * sigma * np.sqrt(trust))
     found = np.where(some[:, None], large * (totals / np.maximum(large.sum(axis=1), sigma))[:, None], halved)
     even = totals[:, None] * widths / widths.sum(axis=1, keepdims=True)
     apart = np.where(there, counts - even, 0.0) / sigma
@@ -183,8 +183,8 @@ def _likely(counts: np.ndarray, totals: np.ndarray, sigma: float, rank: int, wid
     first = (apart - there * (apart.sum(axis=1) / number)[:, None]).cumsum(axis=1)
     before = there.cumsum(axis=1)
     deviation = np.sqrt(np.maximum(before * (1.0 - before / number[:, None]), 0.5))
-    flat = (apart.max(axis=1) < _ALONE) & ((np.abs(first) / deviation).max(axis=1) < _ALONE) & ~unknown
-    flat &= np.square(apart).sum(axis=1) < number + _APART * np.sqrt(2.0 * number)
+    flat = (apart.max(axis=1) < _OUTLIER_SIGMAS) & ((np.abs(first) / deviation).max(axis=1) < _OUTLIER_SIGMAS) & ~unknown
+    flat &= np.square(apart).sum(axis=1) < number + _UNEVEN_SIGMAS * np.sqrt(2.0 * number)
     return np.where(flat[:, None], even, found)
 
 
@@ -212,7 +212,7 @@ def _halved(
     # A sum that is known tells of halves; one that is that of all counts would bring in the noise of others.
     told = np.where(np.isinf(siblings), [left, right], [parted, totals - parted])
     less = told[0] < told[1]
-    alone = [counts[:, side].max(axis=1) > _ALONE * sigma for side in sides]
+    alone = [counts[:, side].max(axis=1) > _OUTLIER_SIGMAS * sigma for side in sides]
     fewer = np.where(less, one, other)
     noise = sigma * np.sqrt(fewer * (1.0 - fewer / siblings))
     both = (told.min(axis=0) > certain * noise) | np.where(less, *alone)

@@ -14,13 +14,13 @@ TRANSFORMS = get_args(Transform)
 # A bin of real numbers holds at least as many as this, so that a value can be drawn that is not a special one.
 _CROWD = 4096
 # A single number with more than this part of the mass of a bin has a bin of its own, if it is beyond the noise.
-_ATOM, _CERTAIN = 0.25, 4.0
+_ATOM_SHARE, _ATOM_SIGMAS = 0.25, 4.0
 # The least width of a bin of real numbers, in steps of float64.
-_ROOM = 2.0**14
+_LEAST_STEPS = 2.0**14
 # A bin begins behind the widest gap that is at most this part of its mass away.
 _REACH = 0.5
 # The part of the bins that numbers without one of their own keep at least.
-_KEPT = 0.7
+_LEAST_KEPT_SHARE = 0.7
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +62,13 @@ class Density:
         total = float(self.masses.sum())
         if total <= 0.0:
             return self.starts[:1]
-        atom = self.masses > max(_ATOM * total / bins, _CERTAIN * noise)
+        atom = self.masses > max(_ATOM_SHARE * total / bins, _ATOM_SIGMAS * noise)
         atom &= (self.ends - self.starts == 1) if self.whole else np.zeros(len(atom), bool)
         rest = np.where(atom, 0.0, self.masses)
         below = np.concatenate([[0.0], rest.cumsum()])
         cuts = np.empty(0)
         if below[-1] > 0.0:
-            count = int(np.clip(round(below[-1] / total * bins), max(round(_KEPT * bins), 1), bins))
+            count = int(np.clip(round(below[-1] / total * bins), max(round(_LEAST_KEPT_SHARE * bins), 1), bins))
             wanted = np.arange(1, count) / count * below[-1]
             piece = np.clip(np.searchsorted(below, wanted, side="right") - 1, 0, len(rest) - 1)
             share = (wanted - below[piece]) / np.maximum(rest[piece], 1e-300)
@@ -80,7 +80,7 @@ class Density:
         if self.whole:
             return self._with_mass(found[found <= self.high])
         # Real numbers of a bin must be told apart.
-        room = _ROOM * np.spacing(max(abs(float(self.starts[0])), abs(float(self.high))))
+        room = _LEAST_STEPS * np.spacing(max(abs(float(self.starts[0])), abs(float(self.high))))
         kept = [found[0]]
         for start in found[1:]:
             if start - kept[-1] >= room and self.high - start >= room:

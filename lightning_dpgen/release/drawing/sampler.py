@@ -62,8 +62,7 @@ from lightning_dpgen.release.drawing.rejection import (
     draw_fitting,
     draw_given,
 )
-from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease
-from lightning_dpgen.release.folder import release_folder
+from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease, release_folder
 from lightning_dpgen.release.projected import ProjectedRows, load_projected
 from lightning_dpgen.release.publishing.mark import marked_schema
 from lightning_dpgen.release.rows.as_read import AsRead

@@ -25,8 +25,7 @@ from lightning_dpgen.privacy.ledger import FILE_NAME
 from lightning_dpgen.privacy.software import installed_version
 from lightning_dpgen.release.bounds import MOST_FILES, check_written
 from lightning_dpgen.release.drawing.opened import open_ordinary
-from lightning_dpgen.release.files import CARD, CERTIFICATE, PROJECTED, SYNTHETIC, read_certificate
-from lightning_dpgen.release.folder import RELEASE
+from lightning_dpgen.release.files import CARD, CERTIFICATE, PROJECTED, RELEASE, SYNTHETIC, read_certificate
 from lightning_dpgen.release.verdict import Verdict
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.studies.study import Study
-from lightning_dpgen.runs.run_identity import fingerprint
+from lightning_dpgen.runs.identity import fingerprint
 
 
 def records_that_differ_in_a_byte_are_others(largest=3 << 20) -> None:

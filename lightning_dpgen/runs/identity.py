@@ -15,7 +15,7 @@ from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.common.strict_json import check_shape, shape
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.runs.folder import RunFolder
+from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.specs.usage_error import UsageError
 
 # The shape of what a ledger says of its run, as it is relied on here.

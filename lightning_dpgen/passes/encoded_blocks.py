@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+import filelock
 import numpy as np
 import pyarrow as pa
 import torch
@@ -22,11 +23,11 @@ from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.passes import sealed
-from lightning_dpgen.passes.executor import InProcess, PartialSums, PassExecutor
-from lightning_dpgen.passes.held_folder import HeldFolder
+from lightning_dpgen.passes import checksummed_file
 from lightning_dpgen.passes.kept_records import DamagedBlocks, KeptRecords, Part, of_rows, to_rows
 from lightning_dpgen.passes.person_shuffle import BlockPersons, PersonShuffle, check_most_rows
+from lightning_dpgen.passes.reduce import InProcess, PartialSums, PassExecutor
+from lightning_dpgen.privacy.chain import hold
 from lightning_dpgen.privacy.errors import DamagedState
 
 # Names in the folder besides those of blocks: of the sums so far of a pass over them, of the folder of their persons, and
@@ -36,8 +37,41 @@ SUMS, PERSONS, CUTS = "sums", "persons", "cuts"
 _ROWS = 1 << 18
 
 
+class LockedFolder:
+    """The base of what keeps files of blocks in a folder. The lock lies beside the folder, so that it outlasts it.
+
+    Args:
+        folder: the place of the files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock: filelock.FileLock | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy in another process reads for the one that holds the folder.
+        return self.__dict__ | {"_lock": None}
+
+    def hold(self) -> None:
+        """Keep other processes from the folder until `close`, or until this process ends.
+
+        Raises:
+            filelock.Timeout: if another one uses it.
+        """
+        if self._lock is None:
+            lock = hold(self._folder)
+            lock.acquire()
+            self._lock = lock
+
+    def close(self) -> None:
+        """Leave the folder to others."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
 class SourceBlocks(Protocol):
-    """The blocks of a source, as `TableBlocks` are: what `KeptBlocks` reads once."""
+    """The blocks of a source, as `TableBlocks` are: what `EncodedBlockStore` reads once."""
 
     schema: Schema
     values: bool
@@ -54,7 +88,7 @@ class SourceBlocks(Protocol):
         """Yield the records of a block as `Reading`, some at a time, with their owners where there is a person."""
 
 
-class KeptBlocks(HeldFolder):
+class EncodedBlockStore(LockedFolder):
     """Records as `Blocks`, in files that the owner alone may read. Private.
 
     A block of the source is read, checked and encoded once, and is kept in parts of so many records that a few of them
@@ -167,7 +201,7 @@ class KeptBlocks(HeldFolder):
             DamagedBlocks: if its file was damaged or removed since.
         """
         path = self._parts[key]
-        content = sealed.read(path)
+        content = checksummed_file.read(path)
         if content is None:
             raise DamagedBlocks.at(path)
         file = io.BytesIO(content)
@@ -211,14 +245,14 @@ class KeptBlocks(HeldFolder):
 
     def _listed(self, name: str) -> dict[str, Any]:
         """Return what the list of a block says; nothing where it is missing or damaged."""
-        content = sealed.read(self._list(name))
+        content = checksummed_file.read(self._list(name))
         return {} if content is None else json.loads(content)
 
     def _is_whole(self, name: str) -> bool:
         """Tell whether the parts of a block are those of its list."""
         found = self._listed(name)
         parts = enumerate(found.get("seals", ()))
-        return bool(found) and all(sealed.find(_part(self._folder, name, i)) == seal for i, seal in parts)
+        return bool(found) and all(checksummed_file.find(_part(self._folder, name, i)) == seal for i, seal in parts)
 
     def _stems(self, names: Iterable[str]) -> list[str]:
         """Return the names of the files of the parts of these blocks."""
@@ -263,7 +297,7 @@ def _keep(
                 hashes = np.concatenate([row_hashes(part.encoded) for part in waiting])
                 shuffle.route(_part(folder, names[key], len(rows)).stem, owners, hashes)
             path = _part(folder, names[key], len(rows))
-            seals.append(sealed.write(path, [_bytes(source.schema, waiting, path.name if by_rows else None)]))
+            seals.append(checksummed_file.write(path, [_bytes(source.schema, waiting, path.name if by_rows else None)]))
             rows.append(sum(len(part.encoded) for part in waiting))
             waiting.clear()
 
@@ -274,7 +308,7 @@ def _keep(
             waiting.append(part)
     flush()
     listed = {"rows": rows, "seals": seals, "counted": dict(counted)}
-    sealed.write(folder / f"{names[key]}.json", [json.dumps(listed).encode()])
+    checksummed_file.write(folder / f"{names[key]}.json", [json.dumps(listed).encode()])
     return {"records": torch.tensor(sum(rows))}
 
 

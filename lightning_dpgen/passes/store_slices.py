@@ -15,7 +15,7 @@ ROWS = 1 << 16
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Stretch(Store):
+class StoreSlice(Store):
     """Records of a store from one position to another, which stay where they are.
 
     Args:
@@ -40,7 +40,7 @@ class Stretch(Store):
         return self.store.stretch(slice(self.rows.start + rows.start, self.rows.start + rows.stop))
 
 
-def part_of_rank(store: Store, rank: int, size: int) -> Stretch:
+def part_of_rank(store: Store, rank: int, size: int) -> StoreSlice:
     """Return the records of one rank of several: as many for each, give or take one, and each record for one rank.
 
     Example:
@@ -49,14 +49,14 @@ def part_of_rank(store: Store, rank: int, size: int) -> Stretch:
         [1, 2, 2]
     """
     n = len(store)
-    return Stretch(store, slice(n * rank // size, n * (rank + 1) // size))
+    return StoreSlice(store, slice(n * rank // size, n * (rank + 1) // size))
 
 
-def stretches(n: int, rows: int = ROWS) -> dict[str, slice]:
+def store_slices(n: int, rows: int = ROWS) -> dict[str, slice]:
     """Return the positions of blocks of so many of n records, by the keys of the blocks.
 
     Example:
-        >>> stretches(5, rows=3)
+        >>> store_slices(5, rows=3)
         {'from 0': slice(0, 3, None), 'from 3': slice(3, 5, None)}
     """
     return {f"from {start}": slice(start, min(start + rows, n)) for start in range(0, n, rows)}

@@ -22,9 +22,8 @@ from lightning_dpgen.privacy.ledger import FILE_NAME, Ledger
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.studies.study import Study
-from lightning_dpgen.release.files import CERTIFICATE
-from lightning_dpgen.release.folder import RELEASE, WARNINGS
-from lightning_dpgen.runs.run_dir import BLOCKS, JOBS, check_no_sweep, check_run_dir, kind_of_place
+from lightning_dpgen.release.files import CERTIFICATE, RELEASE, WARNINGS
+from lightning_dpgen.runs.paths import BLOCKS, JOBS, check_no_sweep, check_run_dir, kind_of_place
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from slices import Slices
 
 from lightning_dpgen.data.files import text_ranges
 from lightning_dpgen.data.records import Records
@@ -24,9 +25,8 @@ from lightning_dpgen.data.tables.sources import table_files
 from lightning_dpgen.measure.gaussians import label_components
 from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.measure.workload import StatisticSums
-from lightning_dpgen.passes import kept_blocks
-from lightning_dpgen.passes.blocks import Slices
-from lightning_dpgen.passes.kept_blocks import KeptBlocks
+from lightning_dpgen.passes import encoded_blocks
+from lightning_dpgen.passes.encoded_blocks import EncodedBlockStore
 from lightning_dpgen.passes.reduce import reduce
 from lightning_dpgen.passes.table_blocks import TableBlocks
 from lightning_dpgen.sampling.errors import BadRecords
@@ -65,10 +65,10 @@ def _write(folder, frame, files=3, ending="parquet"):
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 @pytest.mark.parametrize("rows", [5, 1 << 18])
 def test_blocks_hold_what_is_read_into_memory(tmp_path, monkeypatch, ending, rows):
-    monkeypatch.setattr(kept_blocks, "_ROWS", rows)
+    monkeypatch.setattr(encoded_blocks, "_ROWS", rows)
     monkeypatch.setattr("lightning_dpgen.data.files.parquet._ROWS_AT_ONCE", 4)
     _write(tmp_path / "in", _frame(), ending=ending)
-    kept = KeptBlocks(TableBlocks(str(tmp_path / "in"), SCHEMA, values=True), tmp_path / "kept")
+    kept = EncodedBlockStore(TableBlocks(str(tmp_path / "in"), SCHEMA, values=True), tmp_path / "kept")
     kept.fill()
     read = read_table(tmp_path / "in", SCHEMA, values=True)
     parts = [kept.read(key) for key in kept.keys]
@@ -90,7 +90,7 @@ def test_one_large_file_of_text_is_many_blocks_with_the_same_rows(tmp_path, monk
     path, frame = tmp_path / f"in.{ending}", _frame()
     frame.to_csv(path, index=False) if ending == "csv" else frame.to_json(path, orient="records", lines=True)
     cuts = tmp_path / "kept" / "cuts.json"
-    with closing(KeptBlocks(TableBlocks(str(path), SCHEMA, cuts=cuts), tmp_path / "kept")) as kept:
+    with closing(EncodedBlockStore(TableBlocks(str(path), SCHEMA, cuts=cuts), tmp_path / "kept")) as kept:
         kept.fill()
         read = read_table(path, SCHEMA).encoded
         assert len(kept.keys) > 5 and len(kept) == 90
@@ -103,7 +103,7 @@ def test_one_large_file_of_text_is_many_blocks_with_the_same_rows(tmp_path, monk
     assert cuts.stat().st_mode & 0o077 == 0
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:60], lines[60].replace(frame["city"][60 - (ending == "csv")], "Q"), *lines[61:]]))
-    kept = KeptBlocks(TableBlocks(str(path), SCHEMA, cuts=cuts), tmp_path / "kept")
+    kept = EncodedBlockStore(TableBlocks(str(path), SCHEMA, cuts=cuts), tmp_path / "kept")
     with pytest.raises(BadRecords, match="line 61: column 'city': 'Q'"):
         kept.fill()
 
@@ -148,7 +148,7 @@ def test_sums_over_blocks_are_those_in_memory(tmp_path):
     expected = {name: table.of_all(records, label_components(records)) for name, table in recipe.tables.items()}
     assert {name: int(sums.sum()) for name, sums in expected.items()} == {"singles": 270, "pairs": 270}
     for name in ("one", "two", "eight"):
-        kept = KeptBlocks(TableBlocks(str(tmp_path / name), CHOICES), tmp_path / f"kept-{name}")
+        kept = EncodedBlockStore(TableBlocks(str(tmp_path / name), CHOICES), tmp_path / f"kept-{name}")
         kept.fill()
         for blocks in (kept, Slices(records, 7)):
             found = reduce(blocks, function)
@@ -172,7 +172,7 @@ def test_a_block_that_cannot_be_read_loses_no_other(tmp_path):
     bad = _frame().iloc[30:60].reset_index(drop=True)
     bad.loc[20, "city"] = "x"
     pq.write_table(pa.Table.from_pandas(bad), tmp_path / "in" / "1.parquet", row_group_size=13)
-    kept = KeptBlocks(TableBlocks(str(tmp_path / "in"), SCHEMA), tmp_path / "kept")
+    kept = EncodedBlockStore(TableBlocks(str(tmp_path / "in"), SCHEMA), tmp_path / "kept")
     with pytest.raises(BadRecords, match=r"in/1.parquet, row group 1, row 7 \(from 0\): column 'city': 'x'"):
         kept.fill()
     assert len(list((tmp_path / "kept").glob("*.json"))) == 4
@@ -181,12 +181,12 @@ def test_a_block_that_cannot_be_read_loses_no_other(tmp_path):
     _write(tmp_path / "again", _frame())
     (tmp_path / "again" / "1.parquet").rename(tmp_path / "in" / "1.parquet")
     source = TableBlocks(str(tmp_path / "in"), SCHEMA)
-    reads, kept = _reads(source), KeptBlocks(source, tmp_path / "kept")
+    reads, kept = _reads(source), EncodedBlockStore(source, tmp_path / "kept")
     kept.fill()
     assert sorted(reads) == [key for key in source.keys if not key.startswith("0.")]
     assert len(kept) == 90 and len(list((tmp_path / "kept").glob("*.json"))) == len(source.keys)
     kept.close()
-    with closing(KeptBlocks(source, tmp_path / "kept")) as again:
+    with closing(EncodedBlockStore(source, tmp_path / "kept")) as again:
         again.fill()
     assert set(reads.values()) == {1}
     # So is a file whose size and time of writing are those of before.
@@ -197,7 +197,7 @@ def test_a_block_that_cannot_be_read_loses_no_other(tmp_path):
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert path.stat().st_mtime_ns == before.st_mtime_ns and source.identity(name) != identity
     # Records that are read otherwise are others.
-    other = KeptBlocks(TableBlocks(str(tmp_path / "in"), CHOICES), tmp_path / "kept")
+    other = EncodedBlockStore(TableBlocks(str(tmp_path / "in"), CHOICES), tmp_path / "kept")
     other.fill()
     assert other.read(other.keys[0]).encoded.codes.shape[1] == 4
 
@@ -210,7 +210,7 @@ def test_a_damaged_group_of_rows_is_named(tmp_path):
     start = at.dictionary_page_offset or at.data_page_offset
     content[start : start + 20] = b"\xff" * 20
     path.write_bytes(content)
-    kept = KeptBlocks(TableBlocks(str(path), SCHEMA), tmp_path / "kept")
+    kept = EncodedBlockStore(TableBlocks(str(path), SCHEMA), tmp_path / "kept")
     with pytest.raises(BadRecords, match=r"0.parquet cannot be read in row group 2 as Parquet") as told:
         kept.fill()
     assert len(str(told.value).splitlines()) == 1 and len(list((tmp_path / "kept").glob("*.json"))) == 2
@@ -228,7 +228,7 @@ def test_a_disk_that_is_full_keeps_what_is_there(tmp_path, monkeypatch):
         fsync(file)
 
     monkeypatch.setattr(os, "fsync", full)
-    kept = KeptBlocks(TableBlocks(str(tmp_path / "in"), SCHEMA), tmp_path / "kept")
+    kept = EncodedBlockStore(TableBlocks(str(tmp_path / "in"), SCHEMA), tmp_path / "kept")
     with pytest.raises(OSError, match="No space left"):
         kept.fill()
     assert list((tmp_path / "kept").glob("*.npy"))
@@ -247,7 +247,7 @@ def test_files_of_other_columns_are_refused_before_any_is_read(tmp_path):
 
 def test_one_process_at_a_time_uses_the_folder(tmp_path):
     _write(tmp_path / "in", _frame())
-    first, second = (KeptBlocks(TableBlocks(str(tmp_path / "in"), SCHEMA), tmp_path / "kept") for _ in range(2))
+    first, second = (EncodedBlockStore(TableBlocks(str(tmp_path / "in"), SCHEMA), tmp_path / "kept") for _ in range(2))
     first.fill()
     files = {path: path.read_bytes() for path in (tmp_path / "kept").iterdir()}
     for step in (lambda: None, first.fill, lambda: pickle.loads(pickle.dumps(first)).close()):
@@ -298,7 +298,7 @@ FILES = [(name, kind) for name in ("*.npy", "*.json", "sums.pt") for kind in DAM
 def test_what_is_damaged_is_made_anew_and_no_sum_changes(tmp_path, name, kind):
     _write(tmp_path / "in", _frame())
     function, folder = StatisticSums(TableRecipe(CHOICES, k=2, n=90).tables, label_components), tmp_path / "kept"
-    with closing(KeptBlocks(TableBlocks(str(tmp_path / "in"), CHOICES), folder)) as kept:
+    with closing(EncodedBlockStore(TableBlocks(str(tmp_path / "in"), CHOICES), folder)) as kept:
         kept.fill()
         expected = reduce(kept, function, keep=folder / "sums.pt")
         damaged = sorted(folder.glob(name))[-1]
@@ -309,7 +309,7 @@ def test_what_is_damaged_is_made_anew_and_no_sum_changes(tmp_path, name, kind):
                 reduce(kept, function)
     source = TableBlocks(str(tmp_path / "in"), CHOICES)
     reads = _reads(source)
-    with closing(KeptBlocks(source, folder)) as kept:
+    with closing(EncodedBlockStore(source, folder)) as kept:
         kept.fill()
         found = reduce(kept, function, keep=folder / "sums.pt")
     assert sum(reads.values()) == (0 if name == "sums.pt" else 1)
@@ -320,7 +320,7 @@ def test_sums_whose_content_was_changed_are_not_used(tmp_path):
     """The file of a bit that was changed in a number can still be read."""
     _write(tmp_path / "in", _frame())
     function, keep = StatisticSums(TableRecipe(CHOICES, k=2, n=90).tables, label_components), tmp_path / "sums.pt"
-    with closing(KeptBlocks(TableBlocks(str(tmp_path / "in"), CHOICES), tmp_path / "kept")) as kept:
+    with closing(EncodedBlockStore(TableBlocks(str(tmp_path / "in"), CHOICES), tmp_path / "kept")) as kept:
         kept.fill()
         expected = reduce(kept, function, keep=keep)
         content, number = keep.read_bytes(), expected["singles"].numpy().tobytes()[:16]

@@ -6,8 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from lightning_dpgen.release.files import CERTIFICATE
-from lightning_dpgen.release.folder import IN_RELEASE, RELEASE, lies_in_release
+from lightning_dpgen.release.files import CERTIFICATE, IN_RELEASE, RELEASE, lies_in_release
 from lightning_dpgen.specs.usage_error import UsageError
 
 PRIVATE = "private"
