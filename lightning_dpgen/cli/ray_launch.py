@@ -329,7 +329,7 @@ def _do_part(desk: Any, argv: Sequence[str], root: Path, work_dir: str) -> End:
     spec = read_run(argv)
     source, folder, ranks = checked_source(spec.data), RunFolder(root), Ranks.joined()
     if not ranks.leads:
-        from lightning_dpgen.runs.worker import run_worker
+        from lightning_dpgen.runs.train import run_worker
 
         return End(run_worker(spec, source, folder, ranks))
 

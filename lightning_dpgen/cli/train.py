@@ -148,7 +148,7 @@ def _train(argv: Sequence[str], spec: RunSpec, source: Source) -> int:
     with launch.together(spec.trainer) as ranks:
         if not ranks.leads:
             # It imports what networks are trained with, as `runs/learn.py` does where it trains one.
-            from lightning_dpgen.runs.worker import run_worker
+            from lightning_dpgen.runs.train import run_worker
 
             return run_worker(spec, source, folder, ranks)
         try:

@@ -20,11 +20,11 @@ from lightning_dpgen.projection.project import Projection, column_names
 from lightning_dpgen.projection.recovery import Recovery
 from lightning_dpgen.projection.sensitivity import NOISES, Neighbourhood
 from lightning_dpgen.projection.steps import matrix_unit
+from lightning_dpgen.release.bounds import check_tensors
 from lightning_dpgen.release.drawing.description import PROJECTION, in_plain_words
 from lightning_dpgen.release.drawing.opened import check_ordinary, read_json_file
 from lightning_dpgen.release.files import MODEL, PROJECTED, WEIGHTS, NotARelease
 from lightning_dpgen.release.publishing.mark import marked_schema
-from lightning_dpgen.release.tensors import check_tensors
 
 # Bytes of numbers for each byte of a file: noise spans 8 steps of its grid, and nearly always thousands.
 _MOST_PACKED, _ALWAYS = 16, 1 << 20

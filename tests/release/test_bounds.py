@@ -17,12 +17,11 @@ from lightning_dpgen.projection.matrices import MOST_NUMBERS, check_matrix, make
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.projection.sensitivity import Neighbourhood
 from lightning_dpgen.release import bounds
-from lightning_dpgen.release.bounds import MOST_FILES, check_declared, too_long
+from lightning_dpgen.release.bounds import MOST_FILES, check_declared, check_finite, check_tensors, too_long
 from lightning_dpgen.release.bounds import MOST_NUMBERS as MOST_TENSORS
 from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.release.projected import ProjectedRows, load_projected, write_projected
-from lightning_dpgen.release.tensors import check_finite, check_tensors
 from lightning_dpgen.release.weights import WeightsContent
 from lightning_dpgen.verification import epsilon_check
 from lightning_dpgen.verification.verify import verify

@@ -38,7 +38,7 @@ from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork, Mixture
 from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.series_gaussians import SeriesGaussians
 from lightning_dpgen.models.trained import TRAINED
-from lightning_dpgen.release.bounds import check_columns, check_numbers
+from lightning_dpgen.release.bounds import check_columns, check_finite, check_numbers, check_tensors
 from lightning_dpgen.release.drawing.blocks import block_rows, block_streams
 from lightning_dpgen.release.drawing.codes import encode_records
 from lightning_dpgen.release.drawing.description import (
@@ -66,7 +66,6 @@ from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease, release_f
 from lightning_dpgen.release.projected import ProjectedRows, load_projected
 from lightning_dpgen.release.publishing.mark import marked_schema
 from lightning_dpgen.release.rows.as_read import AsRead
-from lightning_dpgen.release.tensors import check_finite, check_tensors
 
 _MEASURED = (StackedCopula, StackedForests, StackedGaussians, SeriesGaussians, StackedProducts)
 NETWORKS = {network.kind: network for network in (*TRAINED.values(), *_MEASURED)}
