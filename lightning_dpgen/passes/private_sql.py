@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ def open_private_sql(spill: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             process has left there is removed.
 
     Raises:
-        OSError: if the disk is full, or one row does not fit into memory.
+        OSError: if the disk is full, one row does not fit into memory, or the folder cannot be made or removed.
 
     Example:
         >>> import tempfile
@@ -43,7 +44,8 @@ def open_private_sql(spill: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """
     import duckdb
 
-    shutil.rmtree(spill, ignore_errors=True)
+    if os.path.lexists(spill):
+        shutil.rmtree(spill)
     make_private(spill)
     settings = {
         "threads": "1",
@@ -51,6 +53,7 @@ def open_private_sql(spill: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         "temp_directory": str(spill.absolute()),
         "autoload_known_extensions": "false",
         "autoinstall_known_extensions": "false",
+        "python_enable_replacements": "false",
     }
     try:
         with duckdb.connect(":memory:", config=settings) as sql:
@@ -70,7 +73,7 @@ def open_private_sql(spill: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             ) from None
         raise
     finally:
-        shutil.rmtree(spill, ignore_errors=True)
+        shutil.rmtree(spill)
 
 
 def insert(sql: duckdb.DuckDBPyConnection, table: str, rows: pa.Table) -> None:
