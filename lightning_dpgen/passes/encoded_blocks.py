@@ -229,9 +229,12 @@ class EncodedBlockStore(LockedFolder):
             raise ValueError("by_rows=False: expected True for a store, whose lots are rows from all over the blocks")
         if self._shuffle is None:
             return KeptRecords(self.schema, [Part(path, self._rows[key]) for key, path in self._parts.items()])
-        found = {path: self._persons(path) for path in self._parts.values()}
-        parts = [Part(path, len(one.kept), self._shuffle, int(one.kept.sum())) for path, one in found.items()]
-        return KeptRecords(self.schema, parts, np.concatenate([one.numbers[one.kept] for one in found.values()]))
+        parts, persons = list[Part](), list[np.ndarray]()
+        for path in self._parts.values():
+            found = self._persons(path)
+            parts.append(Part(path, len(found.kept), self._shuffle, int(found.kept.sum())))
+            persons.append(found.numbers[found.kept])
+        return KeptRecords(self.schema, parts, np.concatenate(persons))
 
     def _persons(self, path: Path) -> BlockPersons:
         assert self._shuffle is not None
