@@ -13,7 +13,7 @@ from lightning_dpgen.gradients.clipping import Decay
 from lightning_dpgen.privacy.accounting.epsilon_range import caution
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.projection.choice import PAIRS
-from lightning_dpgen.release.limits import sentence
+from lightning_dpgen.release.pages.text import sentence
 from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.findable import findable_warning
 from lightning_dpgen.specs.projection_settings import ProjectionSettings

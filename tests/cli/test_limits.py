@@ -11,8 +11,8 @@ from release.test_synthetic_pages import PEOPLE
 
 from lightning_dpgen.privacy.planning.stage_spec import declared_warning
 from lightning_dpgen.release.drawing.described import Kept
-from lightning_dpgen.release.limits import limits_of, sentence
-from lightning_dpgen.release.pages.report import write_pages
+from lightning_dpgen.release.pages.report import limits_of, write_pages
+from lightning_dpgen.release.pages.text import sentence
 from lightning_dpgen.runs.warnings import plan_limits, plan_warnings
 from lightning_dpgen.specs.settings import read_settings
 

@@ -12,15 +12,14 @@ from typing import Any
 import jinja2
 
 from lightning_dpgen.privacy.access import dominating_laplace
-from lightning_dpgen.privacy.accounting.epsilon_range import round_up
+from lightning_dpgen.privacy.accounting.epsilon_range import caution, round_up
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.privacy.drawn_noise import NOISY_MAX
 from lightning_dpgen.privacy.noise.units import read_unit
 from lightning_dpgen.release.certificate import found_privately, paragraphs, selected
-from lightning_dpgen.release.files import CARD, REPORT
-from lightning_dpgen.release.limits import limits_of
+from lightning_dpgen.release.files import CARD, REPORT, SYNTHETIC
 from lightning_dpgen.release.pages.charts import epsilon_curve
-from lightning_dpgen.release.pages.text import markdown, quoted, value_text
+from lightning_dpgen.release.pages.text import markdown, quoted, sentence, value_text
 from lightning_dpgen.release.publishing.licenses import LICENSE
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -270,3 +269,32 @@ def describe(tree: dict[str, Any], choices: Sequence[float] = ()) -> str:
 def _stands_for(choice: float, multiplier: float) -> bool:
     """Return whether Laplace noise of a multiplier is what a choice of another is accounted for as, at any delta."""
     return any(math.isclose(multiplier, own, rel_tol=1e-9) for own in (choice, dominating_laplace(1.0 / choice)))
+
+
+def limits_of(certificate: dict[str, Any]) -> list[str]:
+    """Return the sentences: an epsilon or a delta that says little, and repeat visits that the records do not show.
+
+    Example:
+        >>> own = {"private": True, "epsilon": 30.0, "delta": 1e-5, "relation": "add_or_remove_one"}
+        >>> found = limits_of(own | {"declared": {"n": 90_000, "max_rows": 4}, "released": ["synthetic.parquet"]})
+        >>> [text[:27] for text in found]
+        ['Epsilon 30 is above 20, whe', 'Delta is 1e-05, above a ten', 'Each synthetic record is dr']
+    """
+    found, declared = [], certificate["declared"]
+    n, most = declared.get("n"), declared.get("max_rows")
+    if certificate["private"]:
+        if (text := caution(certificate["epsilon"])) is not None:
+            found.append(sentence(text))
+        delta = certificate["delta"]
+        if delta and isinstance(n, int) and n > 0 and delta > 0.1 / n:
+            found.append(
+                f"Delta is {delta:g}, above a tenth of 1/n = {0.1 / n:.3g}, where it is the custom to stay below: with "
+                "about that probability the bound by epsilon does not hold."
+            )
+    if type(most) is int and most > 1 and SYNTHETIC in certificate["released"] and certificate["relation"] != REPLACE_ONE:
+        found.append(
+            f"Each synthetic record is drawn by itself, though a person had up to {most:,} of the real ones: which "
+            "belong to one person, and so repeat visits, their order and their number, cannot be seen in them or learned "
+            "from them."
+        )
+    return found

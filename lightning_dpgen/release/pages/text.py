@@ -76,3 +76,14 @@ def quoted(text: Any) -> str:
 def joined(parts: Iterable[str]) -> str:
     """Join the parts that are not empty into one phrase."""
     return "; ".join(part for part in parts if part)
+
+
+def sentence(text: str) -> str:
+    """Return a warning as a sentence of a report, without its advice to the curator, which stands behind a semicolon.
+
+    Example:
+        >>> sentence("a cell holds 3 records and noise of 9: little is found; raise epsilon")
+        'A cell holds 3 records and noise of 9: little is found.'
+    """
+    told = text.partition("; ")[0]
+    return f"{told[:1].upper()}{told[1:]}."
