@@ -112,7 +112,7 @@ class Fitted:
         """
         declared = self.certificate["declared"]
         as_read = {name: declared[name] for name in ("person", "max_rows", "outside") if name in declared}
-        found = evaluate(
+        evaluation = evaluate(
             self.release,
             frame,
             held_out=held_out,
@@ -123,8 +123,8 @@ class Fitted:
             **as_read,
         )
         facts = {name: self.certificate[name] for name in ("epsilon", "delta") if self.certificate[name] is not None}
-        write_evaluation(self.folder / "private", found, data=declared["data"], facts=facts)
-        return found
+        write_evaluation(self.folder / "private", evaluation, data=declared["data"], facts=facts)
+        return evaluation
 
     def __repr__(self) -> str:
         release = str(self.folder / "release")
@@ -138,10 +138,10 @@ class Fitted:
         if certificate["private"]:
             title = f"epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}"
         may = "may be published" if certificate["private"] else "must NOT be published"
-        said = Markup().join(Markup("<p>{}</p>").format(paragraph) for paragraph in paragraphs(certificate))
+        statement = Markup().join(Markup("<p>{}</p>").format(paragraph) for paragraph in paragraphs(certificate))
         return Markup(
             "<div><b>{}</b>{}<ul><li><code>{}</code> {}</li><li><code>{}</code> must not leave this machine</li></ul></div>"
-        ).format(title, said, self.folder / "release", may, self.folder / "private")
+        ).format(title, statement, self.folder / "release", may, self.folder / "private")
 
 
 @short_in_notebooks

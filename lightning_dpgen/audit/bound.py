@@ -173,11 +173,11 @@ def paired_shift(without: np.ndarray, present: np.ndarray, confidence: float) ->
     if without.shape != present.shape or without.ndim != 1 or n < 3:
         raise ValueError(f"scores {without.shape}, {present.shape}: expected pairs, three or more")
     check_confidence(confidence)
-    own = (without < present) + 0.5 * (without == present)
+    matched = (without < present) + 0.5 * (without == present)
     # For each score without the record those above it with it, and the reverse; its own pair is left out.
     joint = rankdata(np.concatenate([without, present]))
-    above = n - (joint[:n] - rankdata(without)) - own
-    below = joint[n:] - rankdata(present) - own
+    above = n - (joint[:n] - rankdata(without)) - matched
+    below = joint[n:] - rankdata(present) - matched
     total = above.sum() / (n * (n - 1))
     left_out = (n * (n - 1) * total - above - below) / ((n - 1) * (n - 2))
     deviation = math.sqrt((n - 1) / n * float(((left_out - total) ** 2).sum()))

@@ -105,16 +105,16 @@ def audit_mechanism(name: str, draws: int, confidence: float) -> Finding:
     case = CASES[name]
     access = Access(_STAGE, {_NOISE: _MULTIPLIER}, kinds={_NOISE: case.mechanism.kind})
     plan = Plan((Stage(access, 2 * draws, 1.0),), math.inf, _DELTA)
-    account, found = Account(plan), np.empty((2, draws))
+    account, outputs = Account(plan), np.empty((2, draws))
     for i in range(draws):
         for present in (False, True):
             with account.open(_STAGE) as opened:
-                found[int(present), i] = case.draw(opened, present)
+                outputs[int(present), i] = case.draw(opened, present)
     how = f"{draws:,} draws with a record, and without"
     if case.mechanism.kind == GAUSSIAN:
-        bound = gaussian_bound(*found, confidence, _DELTA)
+        bound = gaussian_bound(*outputs, confidence, _DELTA)
         return Finding(name, gaussian_epsilon(1.0 / _MULTIPLIER, _DELTA), bound, _DELTA, how)
-    return Finding(name, 1.0 / _MULTIPLIER, pure_epsilon(*found, confidence), 0.0, how)
+    return Finding(name, 1.0 / _MULTIPLIER, pure_epsilon(*outputs, confidence), 0.0, how)
 
 
 def audit_keys(draws: int, confidence: float) -> Finding:

@@ -160,7 +160,7 @@ def check_replayable(plan: Plan) -> None:
             raise ValueError(f"stage {stage.name!r}: has noise that is not Gaussian, and no choice: {stage.access.kinds}")
 
 
-def compared(own: Noised, other: Noised) -> tuple[float, float, float]:
+def compared(first: Noised, other: Noised) -> tuple[float, float, float]:
     """Compare noised values of a run with those of its replay on other records.
 
     Returns:
@@ -168,27 +168,27 @@ def compared(own: Noised, other: Noised) -> tuple[float, float, float]:
         endless runs would show of it; and how far apart the exact values are, in deviations of the noise. Scores of a
         choice are as far apart as its epsilon at most.
     """
-    if own.chosen:
-        return _compared_choices(own, other)
-    difference = (other.exact - own.exact).double().flatten()
-    noise = (own.noisy - own.exact).double().flatten()
+    if first.chosen:
+        return _compared_choices(first, other)
+    difference = (other.exact - first.exact).double().flatten()
+    noise = (first.noisy - first.exact).double().flatten()
     square = float(difference @ difference)
-    likelier = (float(difference @ noise) - 0.5 * square) / own.deviation**2
-    if not own.exact.is_floating_point() and own.deviation < _FINE:
+    likelier = (float(difference @ noise) - 0.5 * square) / first.deviation**2
+    if not first.exact.is_floating_point() and first.deviation < _FINE:
         moved = difference != 0.0
-        both = torch.stack([noise - difference, noise])[:, moved].abs() / own.deviation
-        of_other, of_own = _log_probabilities(both, 0.5 / own.deviation)
+        both = torch.stack([noise - difference, noise])[:, moved].abs() / first.deviation
+        of_other, of_own = _log_probabilities(both, 0.5 / first.deviation)
         likelier = float((of_other - of_own).sum())
-    return likelier, square / own.deviation**2, square**0.5 / own.deviation
+    return likelier, square / first.deviation**2, square**0.5 / first.deviation
 
 
-def _compared_choices(own: Noised, other: Noised) -> tuple[float, float, float]:
+def _compared_choices(first: Noised, other: Noised) -> tuple[float, float, float]:
     """Compare choices by their probabilities, in closed form; the sum of both divergences stands for the squared mu."""
-    of_own, of_other = (torch.log_softmax(one.exact.double() / own.deviation, dim=0) for one in (own, other))
+    of_own, of_other = (torch.log_softmax(one.exact.double() / first.deviation, dim=0) for one in (first, other))
     likelier = of_other - of_own
     square = float(((of_other.exp() - of_own.exp()) * likelier).sum())
-    moved = float((other.exact - own.exact).abs().max())
-    return float(likelier[int(own.noisy)]), square, 2.0 * moved / own.deviation
+    moved = float((other.exact - first.exact).abs().max())
+    return float(likelier[int(first.noisy)]), square, 2.0 * moved / first.deviation
 
 
 def _log_probabilities(sizes: Tensor, half: float) -> Tensor:
@@ -222,20 +222,20 @@ class HeldRecipe(Recipe):
             plan: the plan of a run, which holds the stages of the recipe.
         """
         stages = {workload.stage for workload in recipe.workloads}
-        own = tuple(stage for stage in plan.stages if stage.name in stages)
+        stages_of_recipe = tuple(stage for stage in plan.stages if stage.name in stages)
         # Its records are made up: an audit that is made again starts from the same run.
         stream = PrivateStream(seed=0)
-        account = Account(Plan(own, plan.target_epsilon, plan.delta, max_rows=plan.max_rows), stream=stream)
-        state, held = {}, set()
+        account = Account(Plan(stages_of_recipe, plan.target_epsilon, plan.delta, max_rows=plan.max_rows), stream=stream)
+        state, late_stages = {}, set()
         for workload in recipe.workloads:
             statistics = recipe.statistics(workload.stage, state)
-            if held or workload.stage in recipe.from_fits:
-                held.add(workload.stage)
+            if late_stages or workload.stage in recipe.from_fits:
+                late_stages.add(workload.stage)
             while account.remaining(workload.stage):
                 found = workload.measure(statistics, records, component, account)
                 state = {**state, workload.stage: (*state.get(workload.stage, ()), found)}
                 statistics = recipe.statistics(workload.stage, state)
-        return cls(recipe, state, frozenset(held))
+        return cls(recipe, state, frozenset(late_stages))
 
     @property
     def workloads(self) -> tuple[Workload, ...]:

@@ -92,7 +92,7 @@ def audit_step(
         for records in (record[:0], record)
     ]
     record = record.to(some)
-    found = np.empty((2, draws))
+    outputs = np.empty((2, draws))
     for i in range(draws):
         for present in (False, True):
             gradients = module.gradients(lots[present].draw().to(some.device, some.dtype))
@@ -103,10 +103,10 @@ def audit_step(
             optimizer.set_gradients(*gradients)
             optimizer.step()
             released = zip(parameters, direction, strict=True)
-            found[int(present), i] = float(sum((p.grad.double() * along).sum() for p, along in released))
+            outputs[int(present), i] = float(sum((p.grad.double() * along).sum() for p, along in released))
     delta = module.account.plan.delta
     claim = gaussian_epsilon(1.0 / access.multiplier, delta)
-    bound = gaussian_bound(*found, confidence, delta)
+    bound = gaussian_bound(*outputs, confidence, delta)
     return Finding(what, claim, bound, delta, f"{draws:,} steps on one record, and on none")
 
 

@@ -191,21 +191,21 @@ class _Attack:
         def shown(neighbours: Neighbours, seeds: Sequence[int]) -> float:
             squares, errors = 0.0, 0.0
             for seed in seeds:
-                found, lengths = self.pair(neighbours, seed)
+                ratios, lengths = self.pair(neighbours, seed)
                 squared = float(lengths.sum())
                 # The difference of two runs is the squared shift, but for where their noise is not the same.
-                squares, errors = squares + squared, errors + float(found[1].sum() - found[0].sum() - squared) ** 2
+                squares, errors = squares + squared, errors + float(ratios[1].sum() - ratios[0].sum() - squared) ** 2
             mu = math.sqrt(squares / len(seeds))
             return mu - 2.0 * math.sqrt(errors / len(seeds) / trials) / max(mu, 1e-9)
 
-        left = list(candidates)
-        if not left:
+        remaining = list(candidates)
+        if not remaining:
             raise ValueError("candidates: expected neighbours, one pair or more")
         for kept, pilots in zip(_KEPT, (*_PILOTS[:-1], len(seeds)), strict=True):
-            tried = enumerate(pace.counted("trying neighbours", left))
+            tried = enumerate(pace.counted("trying neighbours", remaining))
             ranked = sorted(((shown(own, seeds[:pilots]), -place) for place, own in tried), reverse=True)
-            left = [left[-place] for _, place in ranked[:kept]]
-        return left[0]
+            remaining = [remaining[-place] for _, place in ranked[:kept]]
+        return remaining[0]
 
     def pair(self, neighbours: Neighbours, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Make two runs of one seed, without the unit and with it, and keep how far apart exact values were.
@@ -214,19 +214,19 @@ class _Attack:
             The logarithms (2, noises) of how much likelier the unit is there than not, and the mean squared shifts
             (noises,).
         """
-        found, squares = np.zeros((2, len(self.names))), np.zeros(len(self.names))
+        ratios, squares = np.zeros((2, len(self.names))), np.zeros(len(self.names))
         for present in (False, True):
             here, there = neighbours.without, neighbours.present
             if present:
                 here, there = there, here
             first, second = self._both(here, there, seed)
-            for own, other in zip(first.noised, second.noised, strict=True):
-                place = self._place[own.stage, own.name]
-                ratio, square, length = compared(own, other)
-                found[int(present), place] += -ratio if present else ratio
-                self._reach[place] = max(self._reach[place], length * own.multiplier)
+            for noise, other in zip(first.noised, second.noised, strict=True):
+                place = self._place[noise.stage, noise.name]
+                ratio, square, length = compared(noise, other)
+                ratios[int(present), place] += -ratio if present else ratio
+                self._reach[place] = max(self._reach[place], length * noise.multiplier)
                 squares[place] += 0.5 * square
-        return found, squares
+        return ratios, squares
 
     def told(self, ratios: np.ndarray, squares: np.ndarray, confidence: float, leak: str | None) -> AttackedRun:
         """Return the bounds that follow from the ratios (2, trials, noises) and the mean squared shifts (noises,)."""

@@ -45,13 +45,13 @@ class Parser(argparse.ArgumentParser):
 
     def _near(self, message: str) -> str:
         """Return the nearest word that is known, after a message of argparse's about one that is not."""
-        if found := re.search(r"unrecognized arguments: (-\S+)", message):
+        if match := re.search(r"unrecognized arguments: (-\S+)", message):
             known = [option[2:] for option in self._option_string_actions if option.startswith("--")]
-            return suggest(found[1].partition("=")[0].lstrip("-"), known, "--{}", shortened=True)
-        if found := re.search(r"argument (\S+): invalid choice: '(.*?)'", message):
-            names = found[1].split("/")
+            return suggest(match[1].partition("=")[0].lstrip("-"), known, "--{}", shortened=True)
+        if match := re.search(r"argument (\S+): invalid choice: '(.*?)'", message):
+            names = match[1].split("/")
             action = next(action for action in self._actions if names[0] in (action.dest, *action.option_strings))
-            return suggest(found[2], action.choices or (), shortened=True)
+            return suggest(match[2], action.choices or (), shortened=True)
         return ""
 
 

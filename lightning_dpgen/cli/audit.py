@@ -105,42 +105,42 @@ def _audit(spec: AuditSpec) -> int:
     return FAULT if refuted else OK
 
 
-def _of_run(found: AttackedRun, attacked: MeasuredRun) -> str:
+def _of_run(attack: AttackedRun, attacked: MeasuredRun) -> str:
     """Return what the attack on whole runs has found, in words and a table."""
     rows = [("access", "stated mu", "attained", "shown", "at least", "verdict", "stated epsilon", "at least")]
     # Noises of one access are told apart where one of them is refuted.
-    parts = [*found.accesses, *(one for one in found.noises if one.refuted), found.whole]
+    parts = [*attack.accesses, *(one for one in attack.noises if one.refuted), attack.whole]
     for one in parts:
         mus, (claimed, shown) = (one.claim, one.attained, one.shown.mu, one.shown.low), one.epsilons
         verdict = "REFUTED" if one.refuted else "-"
         rows.append((one.what, *(f"{mu:.4g}" for mu in mus), verdict, *_bounds(claimed, shown)))
     plan = attacked.plan
-    said = [
-        f"whole runs, epsilon {round_up(plan.epsilon, 4):g}, delta {plan.delta:.3g}: {found.trials:,} without a "
+    lines = [
+        f"whole runs, epsilon {round_up(plan.epsilon, 4):g}, delta {plan.delta:.3g}: {attack.trials:,} without a "
         f"{_unit(plan)} and",
         "as many with it, beside records at which it is told best; attained is the mu that endless runs would show",
         "",
         aligned(rows),
     ]
     if attacked.held:
-        said.append(f"stage {', '.join(sorted(attacked.held))}: after the fit of one run, which is post-processing")
-    if choices := [one.what for one in found.accesses if one.of_choices is not None]:
-        said.append(f"stage {', '.join(choices)}: choices, attacked by themselves; the whole run by all other noise")
-    if found.whole.shown.mu < 0.5 * found.whole.attained:
-        said.append("this shows less than half of what is attained: more runs (audit.draws) show more")
-    said += [f"{one.what}: {one.leak}" for one in parts if one.leak is not None]
-    said += [f"{one.what}: a record is {one.reach:.3f} times as long as its bound" for one in parts if one.too_long]
-    return "\n".join(said)
+        lines.append(f"stage {', '.join(sorted(attacked.held))}: after the fit of one run, which is post-processing")
+    if choices := [one.what for one in attack.accesses if one.of_choices is not None]:
+        lines.append(f"stage {', '.join(choices)}: choices, attacked by themselves; the whole run by all other noise")
+    if attack.whole.shown.mu < 0.5 * attack.whole.attained:
+        lines.append("this shows less than half of what is attained: more runs (audit.draws) show more")
+    lines += [f"{one.what}: {one.leak}" for one in parts if one.leak is not None]
+    lines += [f"{one.what}: a record is {one.reach:.3f} times as long as its bound" for one in parts if one.too_long]
+    return "\n".join(lines)
 
 
 def _unit(plan: Plan) -> str:
     return "record" if plan.max_rows == 1 else f"person of {plan.max_rows} records"
 
 
-def _row(found: Finding) -> tuple[str, ...]:
-    verdict = "REFUTED" if found.refuted else "-"
-    claimed, shown = _bounds(found.claim, found.bound)
-    return found.what, claimed, f"{found.delta:g}", shown, verdict, found.how
+def _row(finding: Finding) -> tuple[str, ...]:
+    verdict = "REFUTED" if finding.refuted else "-"
+    claimed, shown = _bounds(finding.claim, finding.bound)
+    return finding.what, claimed, f"{finding.delta:g}", shown, verdict, finding.how
 
 
 def _bounds(claimed: float, shown: float) -> tuple[str, str]:
@@ -210,14 +210,14 @@ def _step(
         return settings.module(account, clipping)
 
     few = Records(canaries.schema, canaries.encoded[:_LOOKED_AT])
-    made = module(settings.clipping, access)
-    place, norm = longest_gradient(made, few)
+    built = module(settings.clipping, access)
+    place, norm = longest_gradient(built, few)
     what = "the private step, at noise multiplier 1"
     if far_below:
         others = {name: value for name, value in access.multipliers.items() if name not in settings.clipping.noise_shares}
-        made = module(Fixed(norm / _FAR_BELOW), Access(TRAINING, others, access.sampler))
+        built = module(Fixed(norm / _FAR_BELOW), Access(TRAINING, others, access.sampler))
         what = "the same, of a record far beyond the bound"
-    return audit_step(made, few, place, draws, confidence, what=what)
+    return audit_step(built, few, place, draws, confidence, what=what)
 
 
 def _whole(settings: Settings, plan: Plan, canaries: Records, confidence: float, source: Source | None) -> Finding:

@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
     place = "url" if "://" in arguments.file else "path"
     source = source_of(spec.changed(**{place: arguments.file, "schema_": arguments.schema}))
     source.files()
-    found = source.check_table()
-    assert found is not None, "a table can be checked"
-    print(found)
-    return OK if found.passes else MISTAKE
+    report = source.check_table()
+    assert report is not None, "a table can be checked"
+    print(report)
+    return OK if report.passes else MISTAKE

@@ -165,29 +165,29 @@ def actions_of(command: str) -> list[argparse.Action]:
 
 
 def _bash(commands: str, words: dict[str, list[str]], choices: dict[str, Sequence[str]]) -> str:
-    cases = "\n".join(f'        {command}) words="{" ".join(own)}" ;;' for command, own in words.items())
-    chosen = "\n".join(f'        {option}) words="{" ".join(own)}" ;;' for option, own in choices.items())
+    cases = "\n".join(f'        {command}) words="{" ".join(known)}" ;;' for command, known in words.items())
+    chosen = "\n".join(f'        {option}) words="{" ".join(known)}" ;;' for option, known in choices.items())
     return _BASH % {"commands": commands, "cases": cases, "choices": chosen}
 
 
 def _zsh(commands: str, words: dict[str, list[str]], choices: dict[str, Sequence[str]]) -> str:
-    cases = "\n".join(f"        {command}) all=({' '.join(own)}) ;;" for command, own in words.items())
-    chosen = "\n".join(f"        {option}) all=({' '.join(own)}) ;;" for option, own in choices.items())
+    cases = "\n".join(f"        {command}) all=({' '.join(known)}) ;;" for command, known in words.items())
+    chosen = "\n".join(f"        {option}) all=({' '.join(known)}) ;;" for option, known in choices.items())
     return _ZSH % {"commands": commands, "cases": cases, "choices": chosen, "settings": "|".join(SETTINGS)}
 
 
 def _fish(commands: str, words: dict[str, list[str]], choices: dict[str, Sequence[str]]) -> str:
     lines = []
-    for command, own in words.items():
+    for command, known in words.items():
         seen = f"-n '__fish_seen_subcommand_from {command}'"
-        options = [word for word in own if word.startswith("--") and word not in choices]
+        options = [word for word in known if word.startswith("--") and word not in choices]
         lines += [f"complete -c dpgen {seen} -l {option[2:]}" for option in options]
-        others = [word for word in own if not word.startswith("-")]
+        others = [word for word in known if not word.startswith("-")]
         # Settings first; files, too, where they are no settings.
         keep = "-f " if command in SETTINGS else ""
         if others:
             lines.append(f"complete -c dpgen {keep}{seen} -a '{' '.join(others)}'")
-    chosen = [f"complete -c dpgen -x -l {option[2:]} -a '{' '.join(own)}'" for option, own in choices.items()]
+    chosen = [f"complete -c dpgen -x -l {option[2:]} -a '{' '.join(known)}'" for option, known in choices.items()]
     return _FISH % {"commands": commands, "cases": "\n".join(lines), "choices": "\n".join(chosen)}
 
 

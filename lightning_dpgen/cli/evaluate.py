@@ -111,8 +111,8 @@ def run(argv: Sequence[str]) -> int:
 
 def _beside(source: Source, path: str, release: Path) -> Source:
     """Return the source of held-out records: a file or folder of the form of the others, or a query of their database."""
-    own, of_database = getattr(source.spec, "path", None), getattr(source.spec, "url", None) is not None
-    if own is None and not of_database:
+    learned_path, of_database = getattr(source.spec, "path", None), getattr(source.spec, "url", None) is not None
+    if learned_path is None and not of_database:
         known = " has held-out records of its own" if source.held_out else ": its records are in no file"
         raise UsageError(f"--held-out {path}: data={source.spec.source}{known}; leave it out")
     if of_database and _SELECT.match(path):
@@ -128,7 +128,7 @@ def _beside(source: Source, path: str, release: Path) -> Source:
     if not path or not place.exists():
         raise UsageError(f"--held-out {path or repr(path)}: there is no such file{suggest_file(place) if path else ''}")
     made = release / SYNTHETIC
-    learned = [] if own is None else [(Path(own), "of the records that were learned from (data.path)")]
+    learned = [] if learned_path is None else [(Path(learned_path), "of the records that were learned from (data.path)")]
     for other, what in (*learned, (made, "of synthetic records")):
         # Copies under other names, too.
         if other.exists() and (place.samefile(other) or (place.is_file() and other.is_file() and cmp(place, other, False))):
@@ -250,11 +250,11 @@ def table(evaluation: Evaluation) -> str:
     for section, scores in evaluation.scores.items():
         reference, intervals = (of.get(section, {}) for of in (evaluation.reference, evaluation.intervals))
         for name, value in scores.items():
-            said, number = f"{section}: {name}", f"{value:.4f}"
+            label, number = f"{section}: {name}", f"{value:.4f}"
             if interval := intervals.get(name):
-                said += f", {interval.tested:,} tested"
+                label += f", {interval.tested:,} tested"
                 number += f" ({interval.low:.4f} to {interval.high:.4f})"
-            rows.append((said, number, f"{reference[name]:.4f}" if name in reference else ""))
+            rows.append((label, number, f"{reference[name]:.4f}" if name in reference else ""))
     notes = [f"{section}: {note}" for section, note in evaluation.notes.items()]
     return "\n".join([aligned(rows), *([""] if notes else []), *notes])
 

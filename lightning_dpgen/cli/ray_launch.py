@@ -134,11 +134,11 @@ def _takes_gpus(resources: Mapping[str, float], trainer: TrainerSpec, compute: R
     return wants
 
 
-def _check_cores(trainer: TrainerSpec, have: int, told: str) -> None:
+def _check_cores(trainer: TrainerSpec, have: int, available: str) -> None:
     needed = trainer.devices * (trainer.threads or 1)
     if needed > have:
         each = f" of trainer.threads={trainer.threads} each" if trainer.threads else ""
-        raise UsageError(f"trainer.devices={trainer.devices}{each}: takes {needed} cores, and {told}")
+        raise UsageError(f"trainer.devices={trainer.devices}{each}: takes {needed} cores, and {available}")
 
 
 def _make_desk(ray: Any) -> Any:

@@ -218,7 +218,7 @@ def _draw(arguments: Namespace, place: Place | None) -> int:
     with loading():
         from lightning_dpgen.release.drawing.draw_spec import DrawSpec
         from lightning_dpgen.release.drawing.rejection import TooRare
-    where, n, said = tuple(arguments.where), arguments.n, ""
+    where, n, ending_note = tuple(arguments.where), arguments.n, ""
     ending = _ending(place, arguments.format)
     draw = DrawSpec(
         arguments.release, n, arguments.seed, where, arguments.component, arguments.form, ending, arguments.balance
@@ -233,7 +233,7 @@ def _draw(arguments: Namespace, place: Place | None) -> int:
                 place.path, release.schema, release.encoded(n, arguments.seed, where, draw.balance), private=release.private
             )
         elif place is not None and place.folder:
-            said = _write_folder(place, draw, arguments)
+            ending_note = _write_folder(place, draw, arguments)
         else:
             _write(place, draw, escape=not arguments.no_escape, sheet=_sheet(place, release.schema))
     except TooRare as error:
@@ -254,7 +254,7 @@ def _draw(arguments: Namespace, place: Place | None) -> int:
             file=sys.stderr,
         )
     else:
-        print(f"{say_count(n, what)} in {place}{said}")
+        print(f"{say_count(n, what)} in {place}{ending_note}")
     if not release.private:
         marked = place is not None and place.path is not None and _holds_mark(place, arguments.format)
         carried = "the metadata of the file says so" if marked else "and CSV has no place to say so: a .parquet file has"

@@ -187,11 +187,11 @@ def run(argv: Sequence[str]) -> int:
         where += ["data.rows_independent=true"] * asked.rows_independent
     else:
         where = ["data.path=FILE" if arguments.origin else written("data.path", path)]
-    told = shlex.join(["dpgen", "train", "data=table", *where, written("data.schema", output), "data.n=NUMBER"])
+    train_command = shlex.join(["dpgen", "train", "data=table", *where, written("data.schema", output), "data.n=NUMBER"])
     print("next, once they are filled in:")
     checked = shlex.join(["dpgen", "schema", str(output), "--n", "NUMBER", "--epsilon", "EPSILON"])
     print(f"  {checked}   # checks the schema, and reads no record")
-    print(f"  {told}   # where a person has several records, add data.person=COLUMN data.max_rows=M")
+    print(f"  {train_command}   # where a person has several records, add data.person=COLUMN data.max_rows=M")
     return 0
 
 
@@ -229,16 +229,16 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
     if schema is None:
         many = say_count(len(problems), "problem")
         raise UsageError(f"{path}: {many}; correct what is wrong first, since too little is left without it")
-    found = list(warnings_of(schema, n, noise))
+    warnings = list(warnings_of(schema, n, noise))
     if noise is not None and schema.undecided(_BINS) and n / noise < FEWEST_FOR_BINS:
         text = (
             f"those left open are of equal width: {say_count(n, 'record')} at epsilon {arguments.epsilon:g} buy no others"
         )
-        found.append(("bins", text))
+        warnings.append(("bins", text))
     if noise is not None:
         bins = default_bins(n, arguments.epsilon, default_delta(n))
         if text := warning_of_few(schema.completed(bins), n, noise):
-            found.append((f"{say_count(n, 'record')} at epsilon {arguments.epsilon:g}", text))
+            warnings.append((f"{say_count(n, 'record')} at epsilon {arguments.epsilon:g}", text))
     refused = len(problems)
     if noise is not None:
         for refuses, text in _objections(path, schema, n, arguments.epsilon):
@@ -246,15 +246,15 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
             if refuses:
                 print(f"  refused: {text}")
             else:
-                found.append(("dpgen train", text))
+                warnings.append(("dpgen train", text))
     if arguments.public_sample is not None:
-        found += _of_sample(schema, arguments.public_sample)
-    for name, text in found:
+        warnings += _of_sample(schema, arguments.public_sample)
+    for name, text in warnings:
         print(f"  {name}: {text}")
     if refused:
         raise UsageError(f"{path}: {say_count(refused, 'problem')}, for which dpgen train would refuse it")
     of = "the schema, and the sample that you declare public" if arguments.public_sample else "the schema alone"
-    many = "no warning" if not found else say_count(len(found), "warning")
+    many = "no warning" if not warnings else say_count(len(warnings), "warning")
     print(f"{path}: a schema of {say_count(len(schema.columns), 'column')}; {many}, from {of}")
     return 0
 

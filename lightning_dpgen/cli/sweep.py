@@ -225,11 +225,11 @@ def _tell(root: Path, jobs: Sequence[Sequence[str]], varied: Sequence[str]) -> i
 
 def _together(certificates: Sequence[dict[str, Any]]) -> str:
     """Return what all of them cost the people who are in the records of all."""
-    private = [own for own in certificates if own["private"]]
+    private = [certificate for certificate in certificates if certificate["private"]]
     if len(private) < 2:
         return "what was released before from records of the same people adds to this"
-    delta = max(own["delta"] for own in private)
-    epsilon = compute_epsilon(composed([decode(own["event"]) for own in private]), delta).epsilon
+    delta = max(certificate["delta"] for certificate in private)
+    epsilon = compute_epsilon(composed([decode(certificate["event"]) for certificate in private]), delta).epsilon
     return (
         f"about people whose records are in all of these runs, the {len(private)} releases tell together: epsilon "
         f"{round_up(epsilon):g} at delta {delta:g}. One who takes one of them for how it compares with real records has "

@@ -45,20 +45,20 @@ def clipped_sums(store: Store, radius: float, clusters: Tensor, k: int) -> tuple
     step = max(1, _AT_ONCE // width)
     for start in range(0, len(store), step):
         rows = slice(start, min(start + step, len(store)))
-        whole, own = grid(store.stretch(rows)), clusters[rows]
+        whole, cluster = grid(store.stretch(rows)), clusters[rows]
         norms = lengths(whole)
         long = (norms > longest).nonzero()[:, 0]
         factors = longest / norms[long]
         if isinstance(whole, Tensor):
             whole[long] = (whole[long] * (finer * factors)[:, None]).trunc_() / finer
-            sums.index_add_(0, own, whole)
+            sums.index_add_(0, cluster, whole)
         else:
-            of_rows = np.ones(len(own))
+            of_rows = np.ones(len(cluster))
             of_rows[long.numpy()] = factors.numpy()
             data = np.trunc(whole.data * (finer * np.repeat(of_rows, np.diff(whole.indptr)))) / finer
             short = scipy.sparse.csr_array((data, whole.indices, whole.indptr), shape=whole.shape)
-            ones = np.ones(len(own))
-            belongs = scipy.sparse.csr_array((ones, own.numpy(), np.arange(len(own) + 1)), shape=(len(own), k))
+            ones = np.ones(len(cluster))
+            belongs = scipy.sparse.csr_array((ones, cluster.numpy(), np.arange(len(cluster) + 1)), shape=(len(cluster), k))
             sums += torch.from_numpy((belongs.T @ short).toarray())
     # Records that are short enough are multiples of the grid's own unit.
     parts = max(finer, 1.0)
@@ -73,20 +73,20 @@ def shrunk_means(sums: Tensor, counts: Tensor, deviation: float) -> Tensor:
     of their noise, whose standard deviation is ``deviation / count``. The weight of a cluster's own mean is the share of
     the first variance in both (the linear Bayes estimate).
     """
-    own, noise = sums / counts[:, None], deviation / counts[:, None]
+    means, noise = sums / counts[:, None], deviation / counts[:, None]
     overall = sums.sum(dim=0) / counts.sum()
     total = overall.sum().clamp(min=1e-6)
     overall = _non_negative(overall[None], total[None])[0].clamp(max=1.0)
     # A total has more noise than a column, by the root of the width, and varies by about a half.
     believed = 1.0 / (1.0 + (noise[:, 0] / (_OF_TOTAL * total)).square() * sums.shape[1])
-    totals = (believed * own.sum(dim=1) + (1.0 - believed) * total).clamp(min=0.0)
+    totals = (believed * means.sum(dim=1) + (1.0 - believed) * total).clamp(min=0.0)
     expected = overall * (totals / total)[:, None]
     spread = overall * (1.0 - overall)
-    beyond = ((own - expected).square() - noise.square()) * believed[:, None]
+    beyond = ((means - expected).square() - noise.square()) * believed[:, None]
     factor = beyond.sum() / (believed.sum() * spread.sum()).clamp(min=1e-9)
     between = factor.clamp(0.0, _MOST_BETWEEN**2) * spread
     weight = between / (between + noise.square()).clamp(min=1e-12)
-    return _non_negative(weight * own + (1.0 - weight) * expected, totals).clamp(max=1.0)
+    return _non_negative(weight * means + (1.0 - weight) * expected, totals).clamp(max=1.0)
 
 
 def _non_negative(rows: Tensor, totals: Tensor) -> Tensor:
@@ -220,10 +220,10 @@ def read_clusters(files: BlockFiles, rows: slice) -> Tensor:
     Raises:
         DamagedBlocks: if the file was damaged or removed.
     """
-    found = files.read(rows.start)
-    if found is None:
+    clusters = files.read(rows.start)
+    if clusters is None:
         raise DamagedBlocks.at(files.path(rows.start))
-    return torch.from_numpy(found).to(torch.int64)
+    return torch.from_numpy(clusters).to(torch.int64)
 
 
 def feature_sums(kept: KeptFeatures | FeatureBlock) -> Tensor:
@@ -255,20 +255,20 @@ def lloyd(kept: KeptFeatures | FeatureBlock, centres: Tensor, *, sums: bool = Tr
         if not waiting:
             return
         rows, features = (torch.cat(parts) for parts in zip(*waiting, strict=True))
-        own, whole = nearest.exact(features), features.double()
-        total.index_add_(0, clusters[rows], whole, alpha=-1.0).index_add_(0, own, whole)
-        clusters[rows] = own
+        cluster, whole = nearest.exact(features), features.double()
+        total.index_add_(0, clusters[rows], whole, alpha=-1.0).index_add_(0, cluster, whole)
+        clusters[rows] = cluster
         waiting.clear()
 
     for rows, block in kept if k > 1 or sums else ():
-        own = clusters[rows]
+        cluster = clusters[rows]
         if k > 1:
-            own, doubtful = nearest.likely(block)
-            clusters[rows] = own
+            cluster, doubtful = nearest.likely(block)
+            clusters[rows] = cluster
             if len(doubtful):
                 waiting.append((doubtful + rows.start, block[doubtful]))
         if sums:
-            total += torch.zeros(k, kept.d, dtype=torch.float32).index_add_(0, own, block)
+            total += torch.zeros(k, kept.d, dtype=torch.float32).index_add_(0, cluster, block)
         # A second look at many rows at once is quick, and is taken before there are too many to keep.
         if sum(len(rows) for rows, _ in waiting) >= BLOCK:
             settle()

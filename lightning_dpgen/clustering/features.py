@@ -273,12 +273,12 @@ class KeptFeatures:
 
     def _of_file(self, block: slice, files: BlockFiles) -> Iterator[tuple[slice, Tensor]]:
         """Give the same, and write the file of the block where it is not there."""
-        found = files.read(block.start)
-        if found is None:
+        features = files.read(block.start)
+        if features is None:
             parts = [some.to(torch.int16) for _, some in self.features.multiples(self._store, block)]
-            found = torch.cat(parts).numpy()
-            files.write(block.start, found)
-        whole = torch.from_numpy(found)
+            features = torch.cat(parts).numpy()
+            files.write(block.start, features)
+        whole = torch.from_numpy(features)
         for rows in _cut(block):
             yield rows, whole[rows.start - block.start : rows.stop - block.start].to(torch.float32)
 

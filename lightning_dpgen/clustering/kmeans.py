@@ -181,10 +181,10 @@ def private_split(
         state = SplitState(iterations=settings.iterations, centres=torch.zeros(1, settings.space, dtype=torch.float32))
     features = _features(settings, scale, generator)
     centres = _starts(settings, centres, len(scale))
-    own = part_of_rank(store.in_tasks(), ranks.rank, ranks.size)
+    stretch = part_of_rank(store.in_tasks(), ranks.rank, ranks.size)
     files = functools.partial(_files, folder, ranks, asked)
     # Features of which directions are taken are needed once more, and are longer than what a file of records holds.
-    kept = _kept_features(features, own, memory_gib, None if settings.projects else files("features"), folder)
+    kept = _kept_features(features, stretch, memory_gib, None if settings.projects else files("features"), folder)
     spread = torch.randn(settings.k, settings.space, generator=generator, dtype=torch.float32)
     spread /= spread.norm(dim=1, keepdim=True)
     # Each rank computes the sums of its own records, and gets those of all.
@@ -247,7 +247,7 @@ def private_split(
         state = account.on_rank_zero(release_moments)
     if settings.projects and settings.k > 1:
         seen = Directions(kept, state.directions)
-        kept = _kept_features(seen, own, memory_gib, files("features", state.directions), folder)
+        kept = _kept_features(seen, stretch, memory_gib, files("features", state.directions), folder)
     if state.iterations < 0:
         starts = spread if settings.start == "random" else kept.features(centres)
         state = account.on_rank_zero(lambda: reached(iterations=0, centres=starts))
@@ -263,10 +263,10 @@ def private_split(
     if not len(state.counts):
         unit = clipped_sums(StoreSlice(store, slice(0, 0)), radius, clusters[:0], settings.k)[1]
         sums_of = RecordSums(settings.k, len(scale), radius if with_means else None)
-        exact = add_up(ClusteredRecords(own, kept.blocks, of_blocks), sums_of)
+        exact = add_up(ClusteredRecords(stretch, kept.blocks, of_blocks), sums_of)
         _check_noise(account, FINAL, {"means": radius / unit})
         state = account.on_rank_zero(release_means)
-    return Split(_of_all(ranks, clusters, own), state.counts, state.means, deviation / state.counts)
+    return Split(_of_all(ranks, clusters, stretch), state.counts, state.means, deviation / state.counts)
 
 
 def check_split(settings: SplitSettings, n: int, account: Account, state: SplitState | None = None) -> None:
@@ -295,10 +295,11 @@ def check_split(settings: SplitSettings, n: int, account: Account, state: SplitS
     left = {MOMENTS: not begun, LLOYD: settings.iterations - max(state.iterations, 0), FINAL: not len(state.counts)}
     for name in planned | specs:
         expected = left[name] if name in specs else 0
-        found = account.remaining(name) if name in planned else 0
-        if found != expected:
+        planned_count = account.remaining(name) if name in planned else 0
+        if planned_count != expected:
             raise LedgerError(
-                f"the plan holds {found} accesses {name!r}, and these settings of the split need {int(expected)}: {same}"
+                f"the plan holds {planned_count} accesses {name!r}, and these settings of the split need "
+                f"{int(expected)}: {same}"
             )
         if name in specs and name in planned:
             noises, optional = set(planned[name].access.multipliers), {"means"} if name == FINAL else set()
@@ -344,12 +345,12 @@ def _nearest(
     return clusters, clusters if files is None else files
 
 
-def _of_all(ranks: Ranks, clusters: Tensor, own: StoreSlice) -> Tensor:
+def _of_all(ranks: Ranks, clusters: Tensor, stretch: StoreSlice) -> Tensor:
     """Return the clusters of the records of all ranks, in each of them."""
     if ranks.size == 1:
         return clusters
-    of_all = torch.zeros(len(own.store), dtype=torch.int32)
-    of_all[own.rows] = clusters.to(torch.int32)
+    of_all = torch.zeros(len(stretch.store), dtype=torch.int32)
+    of_all[stretch.rows] = clusters.to(torch.int32)
     return ranks.sum_(of_all).to(torch.int64)
 
 

@@ -118,13 +118,13 @@ class Display:
         form, total, done = "{desc} " if self.bar else "  {desc}: ", stage.total, stage.done
         if total:
             form += "{percentage:3.0f}% |{bar}| " if self.bar else "{percentage:.0f}% "
-        left = ""
+        rest = ""
         if total and stage._before < done < total:
             seconds = took * (total - done) / (done - stage._before)
-            left = f", about {tqdm.format_interval(seconds)} left"
+            rest = f", about {tqdm.format_interval(seconds)} left"
         width = min(shutil.get_terminal_size().columns - 1, 120) if self.bar else None
-        said = {"prefix": stage.name, "postfix": stage.note, "bar_format": form + "after {elapsed}" + left + "{postfix}"}
-        text = tqdm.format_meter(stage.share, 1.0 if total else None, took, width, ascii=True, **said)
+        shown = {"prefix": stage.name, "postfix": stage.note, "bar_format": form + "after {elapsed}" + rest + "{postfix}"}
+        text = tqdm.format_meter(stage.share, 1.0 if total else None, took, width, ascii=True, **shown)
         if self.bar:
             self._draw = self._draw or tqdm.status_printer(stream)
             self._draw(text)
@@ -233,10 +233,10 @@ def counted(name: str, items: Collection[T]) -> Iterator[T]:
         >>> sum(counted("adding", range(4)))
         6
     """
-    with stage(name, len(items)) as own:
+    with stage(name, len(items)) as progress:
         for item in items:
             yield item
-            own.advance()
+            progress.advance()
 
 
 @contextmanager
@@ -253,7 +253,7 @@ def stage(name: str, total: float | None = None, *, done: float = 0, alone: bool
         display = _display.get()
         if display is None and alone and sys.stderr is not None and sys.stderr.isatty():
             display = exits.enter_context(_watched(sys.stderr))
-        own = Stage(name, total, done)
+        new_stage = Stage(name, total, done)
         if display is not None:
-            exits.enter_context(display.showing(own))
-        yield own
+            exits.enter_context(display.showing(new_stage))
+        yield new_stage

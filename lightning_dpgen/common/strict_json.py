@@ -136,12 +136,12 @@ def _check_size(content: bytes, most_values: int, most_depth: int) -> None:
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make a dict, and refuse a key that stands twice: readers differ in which of the two they take."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in fields:
             raise ValueError(f"the key {key[:60]!r} appears twice")
-        found[key] = value
-    return found
+        fields[key] = value
+    return fields
 
 
 def _no_constant(name: str) -> float:

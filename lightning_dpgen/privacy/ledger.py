@@ -130,13 +130,13 @@ class Ledger:
         ledger._broken, ledger._process, ledger.trained, ledger.noises = False, os.getpid(), None, {}
         if not ledger.path.exists():
             raise FileNotFoundError(errno.ENOENT, "there is no such ledger", str(path))
-        with ExitStack() as held:
+        with ExitStack() as resources:
             ledger._lock = _hold(ledger.path)
-            held.callback(ledger._lock.release)
-            ledger._file, ledger._witness = map(held.enter_context, chain.reopen(ledger.path))
+            resources.callback(ledger._lock.release)
+            ledger._file, ledger._witness = map(resources.enter_context, chain.reopen(ledger.path))
             ledger._file.write(ledger._read(ledger._file.read(), ledger._witness.read()))
             ledger._append([{"resumed": chain.now()}])
-            held.pop_all()
+            resources.pop_all()
         return ledger
 
     @classmethod

@@ -279,8 +279,8 @@ class Plan:
             raise PlanMismatch(f"the plan does not begin with the stages {[s.name for s in first.stages]} that were drawn")
         return replace(self, stages=(*first.stages, *self.stages[len(begun) :]), n=n)
 
-    def rewritten(self, made: Mapping[str, int], done: Mapping[str, int]) -> Plan:
-        """Return the plan of a run that goes on: what was made, what is still to be done, and the steps that still fit.
+    def rewritten(self, drawn: Mapping[str, int], done: Mapping[str, int]) -> Plan:
+        """Return the plan of a run that goes on: what was drawn, what is still to be done, and the steps that still fit.
 
         Multipliers stay. Accesses that were made and lost are made again, and the flexible stage gives up as many as it
         takes to stay within the budget, or below the reference; its own total never grows. The accesses of that stage whose
@@ -289,7 +289,7 @@ class Plan:
         those beyond a multiple are then made and change nothing.
 
         Args:
-            made: accesses of each stage that were made, lost ones included.
+            drawn: accesses of each stage that were made, lost ones included.
             done: accesses of each stage whose results are still there.
 
         Raises:
@@ -298,11 +298,11 @@ class Plan:
         last = self.stages[-1] if self.flexible is None else self.stage(self.flexible)
         # Steps in turn are not made again: those that were lost are steps of the same mechanism.
         others = [stage.name for stage in self.stages if stage is not last and not stage.access.sampler.in_turn]
-        again = {name: made.get(name, 0) - done.get(name, 0) for name in others}
+        again = {name: drawn.get(name, 0) - done.get(name, 0) for name in others}
         grown = tuple(replace(stage, count=stage.count + again.get(stage.name, 0)) for stage in self.stages)
         # Lost accesses change nothing, so as many as make a difference have to come on top of them.
-        lost = made.get(last.name, 0) - done.get(last.name, 0)
-        least, high = max(made.get(last.name, 0), lost + min(last.multiple, last.count)), last.count
+        lost = drawn.get(last.name, 0) - done.get(last.name, 0)
+        least, high = max(drawn.get(last.name, 0), lost + min(last.multiple, last.count)), last.count
         if grown == self.stages and least <= high:
             return self
 

@@ -66,10 +66,10 @@ class Ranks:
         """Return the value of rank 0; that of others is not looked at, nor need they know its type."""
         if self.size == 1:
             return value
-        said: list[Any] = [value]
+        values: list[Any] = [value]
         with all_needed():
-            dist.broadcast_object_list(said, src=0, group=self._control)
-        return said[0]
+            dist.broadcast_object_list(values, src=0, group=self._control)
+        return values[0]
 
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
         """Put the tensors of rank 0 in the place of all ranks' own."""

@@ -83,7 +83,7 @@ def options(
     """
     noises = noises or (APPROXIMATE_NOISES if delta else PURE_NOISES)
     squared = (typical or typical_distance(neighbourhood, d)) ** 2
-    found = []
+    ways = []
     if ks is None:
         ks = [d] if tuple(matrices) == ("identity",) else ladder(d)
     for k in ks:
@@ -97,9 +97,9 @@ def options(
                 shared = distortion(kind, d, k) * squared**2
                 own = Recovery(k, noise, scale, 0.0).variance(squared)
                 errors = (math.sqrt(shared + own / pairs) / squared for pairs in (1, PAIRS))
-                found.append(Option(kind, k, noise, scale, *errors))
+                ways.append(Option(kind, k, noise, scale, *errors))
     # Rounding must not decide between two options: the first that was tried is the simpler one.
-    return sorted(found, key=lambda option: float(f"{option.error_of_mean:.9g}"))
+    return sorted(ways, key=lambda option: float(f"{option.error_of_mean:.9g}"))
 
 
 def ladder(d: int) -> list[int]:

@@ -74,11 +74,11 @@ class Recovery:
             raise ValueError(f"coverage={coverage}: expected a number between 0 and 1")
         estimates = np.asarray(estimates, dtype=np.float64)
         square = norm.ppf(0.5 + coverage / 2.0) ** 2
-        own = NOISES[self.noise].pair_variance(self.scale, self.k)
+        noise_variance = NOISES[self.noise].pair_variance(self.scale, self.k)
         # (1 - z^2 c) t^2 - 2 (D + 4 z^2 v) t + D^2 - z^2 own <= 0
         lead = 1.0 - square * self.distortion
         half = estimates + 4.0 * square * self.coordinate_variance
-        rest = estimates**2 - square * own
+        rest = estimates**2 - square * noise_variance
         root = np.sqrt(np.maximum(half**2 - lead * rest, 0.0))
         with np.errstate(divide="ignore", invalid="ignore"):
             # The roots are written so that nothing cancels, and are right also where lead is 0 or less.
@@ -103,10 +103,10 @@ class Recovery:
         places, distances = [], []
         for squared in self._pairwise(rows, queries):
             nearest = np.argpartition(squared, count - 1, axis=1)[:, :count]
-            found = np.take_along_axis(squared, nearest, axis=1)
-            order = np.argsort(found, axis=1, kind="stable")
+            nearest_squared = np.take_along_axis(squared, nearest, axis=1)
+            order = np.argsort(nearest_squared, axis=1, kind="stable")
             places.append(np.take_along_axis(nearest, order, axis=1))
-            distances.append(np.take_along_axis(found, order, axis=1))
+            distances.append(np.take_along_axis(nearest_squared, order, axis=1))
         return np.concatenate(places), np.concatenate(distances)
 
     def inner_products(self, rows: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -70,15 +70,15 @@ def _wrong(file: io.TextIOWrapper, schema: Schema, sets: list[list[str]], certif
     # Written as they were, with an apostrophe before what a spreadsheet would run.
     due = csv.reader(io.StringIO("".join(csv_text([pa.record_batch(dict(zip(before, columns, strict=True)))]))))
     next(due)
-    found = []
+    rows = []
     for number, (expected, line) in enumerate(itertools.zip_longest(due, lines, fillvalue=[]), 2):
         if line[: len(before)] != expected or len(line) != width:
             told = ", ".join(filter(None, line[: len(before)]))[:100] or "missing"
             yield f"line {number} is {told}: expected {', '.join(filter(None, expected))[:100] or 'no more lines'}"
             return
-        found.append([float(text) for text in line[len(before) :]])
-    counts, errors, low, high = np.array(found).T
-    if not np.isfinite(found).all() or (errors != errors[0]).any() or errors[0] <= 0.0:
+        rows.append([float(text) for text in line[len(before) :]])
+    counts, errors, low, high = np.array(rows).T
+    if not np.isfinite(rows).all() or (errors != errors[0]).any() or errors[0] <= 0.0:
         yield "its numbers are not finite, or the errors of counts differ or are not above 0: expected one error for all"
         return
     error = errors[0]

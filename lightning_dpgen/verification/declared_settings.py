@@ -132,11 +132,11 @@ def _check_same(settings: Settings, declared: Mapping[str, Any]) -> None:
 
 def _flat(declared: Mapping[str, Any]) -> dict[str, str]:
     """Return values as JSON has them, since true and 1.0 are equal to 1, by their names within one group at most."""
-    found = {}
+    settings = {}
     for name, value in declared.items():
         group = {f"{name}.{inner}": one for inner, one in value.items()} if isinstance(value, dict) else {name: value}
-        found |= {inner: json.dumps(one, sort_keys=True) for inner, one in group.items()}
-    return found
+        settings |= {inner: json.dumps(one, sort_keys=True) for inner, one in group.items()}
+    return settings
 
 
 def _object(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -180,17 +180,17 @@ def _parts(names: Any, schema: Schema, data: DataSpec) -> dict[str, Part]:
     if not isinstance(names, list | None) or not all(isinstance(name, str) for name in names or ()):
         raise UsageError(f"discovered={str(names)[:40]}: expected a list of names")
     prefixes = {BOUNDS: bounds_of(""), KEYS: keys_of(""), VALUES: VALUES_OF}
-    found: dict[str, list[str]] = {}
+    finds_by_name: dict[str, list[str]] = {}
     for name in names or ():
         find = next((find for find, prefix in prefixes.items() if name.startswith(prefix)), None)
         if find is None:
             raise UsageError(f"discovered: {name[:80]!r}: expected one such as 'bounds of age', 'keys of a', 'values of a'")
-        found.setdefault(name.removeprefix(prefixes[find]), []).append(find)
+        finds_by_name.setdefault(name.removeprefix(prefixes[find]), []).append(find)
     columns = schema.modelled
     grids = {column.name: column.grid for column in columns if isinstance(column, Numeric)}
     grids |= {column.name: column.value.grid for column in columns if isinstance(column, Grouped)}
     parts = {}
-    for name, finds in found.items():
+    for name, finds in finds_by_name.items():
         match finds:
             case [find] if find == KEYS:
                 parts[name] = Part(KEYS, data.most_rows * getattr(data, "max_items", 1))

@@ -87,10 +87,10 @@ def _check_correlated(certificate: dict, events: list[dp_accounting.DpEvent], ve
     Sensitivities were computed again from the strategies when the events were read.
     """
     relation = certificate["relation"]
-    found = {event for each in events for event in _parts(each) if isinstance(event, CorrelatedGaussianDpEvent)}
-    if found and (relation == REPLACE_ONE or certificate["declared"].get("max_rows", 1) > 1):
+    correlated = {event for each in events for event in _parts(each) if isinstance(event, CorrelatedGaussianDpEvent)}
+    if correlated and (relation == REPLACE_ONE or certificate["declared"].get("max_rows", 1) > 1):
         verdict.problems.append("correlated noise is proved for one record added or removed alone")
-    for event in found if not verdict.problems else ():
+    for event in correlated if not verdict.problems else ():
         verdict.checks.append(
             f"the strategy of the steps moves by at most {event.sensitivity:.6g} with a record, so the independent part of "
             f"each step's noise is {event.noise_multiplier * event.sensitivity:.6g} times the bound of a record"

@@ -39,12 +39,12 @@ def check_noises(certificate: dict[str, Any]) -> tuple[list[str], list[str], lis
     problems += [f"noise of stage {name!r}: there is no such stage" for name in _strangers(sums + others, set(stages))]
     chosen = []
     for name, event in stages.items():
-        own = [entry for entry in sums + others if entry["stage"] == name]
+        entries = [entry for entry in sums + others if entry["stage"] == name]
         if event["type"] == "RepeatAndSelectDpEvent":
             chosen.append(name)
-            problems += [f"noise of stage {name!r}: a selection draws the number of its trials alone"] if own else []
+            problems += [f"noise of stage {name!r}: a selection draws the number of its trials alone"] if entries else []
         else:
-            problems += _stage(name, event, own, pure=certificate["delta"] == 0.0)
+            problems += _stage(name, event, entries, pure=certificate["delta"] == 0.0)
     checks, notes = [], []
     if not problems and sums:
         count = sum(len(entry["names"]) for entry in sums)
@@ -120,13 +120,13 @@ def _stage(name: str, event: dict[str, Any], entries: list[dict[str, Any]], *, p
     what = f"noise of stage {name[:80]!r}"
     accesses: dict[int, dict[str, tuple[str, float]]] = {}
     for entry in entries:
-        own = accesses.setdefault(entry["access"], {})
+        noises = accesses.setdefault(entry["access"], {})
         for noise in entry["names"]:
-            if own.setdefault(noise, (entry["law"], entry["multiplier"])) != (entry["law"], entry["multiplier"]):
+            if noises.setdefault(noise, (entry["law"], entry["multiplier"])) != (entry["law"], entry["multiplier"]):
                 return [f"{what}: {noise[:80]!r} of access {entry['access']} has two multipliers or laws"]
     if sorted(accesses) != list(range(len(accesses))):
         return [f"{what}: accesses {sorted(accesses)[:9]}, expected numbers from 0 on"]
-    stated = sorted({leaf for own in accesses.values() for leaf in _leaves_of(own, pure)})
+    stated = sorted({leaf for noises in accesses.values() for leaf in _leaves_of(noises, pure)})
     expected = sorted(set(_leaves(event)))
     mechanisms = {entry["mechanism"] for entry in entries}
     correlated = any(kind == _CORRELATED for kind, _ in expected)

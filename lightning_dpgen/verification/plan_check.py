@@ -73,10 +73,10 @@ def follows_from_settings(certificate: Mapping[str, Any], model: Mapping[str, An
     has settings of its own.
     """
     declared, kind = certificate["declared"], model.get("model")
-    own = declared.get("model")
+    model_words = declared.get("model")
     if kind == PROJECTION or (kind == PLAIN_WEIGHTS and {MODEL, WEIGHTS}.issuperset(certificate["released"])):
         return False
-    return bool(names_of_a_run(declared)) or not (in_words(own) or (own is None and not _is_mixture(kind)))
+    return bool(names_of_a_run(declared)) or not (in_words(model_words) or (model_words is None and not _is_mixture(kind)))
 
 
 def _is_mixture(kind: Any) -> bool:
@@ -136,13 +136,13 @@ def check_plan(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tupl
 
 def unplannable(error: Exception, declared: Mapping[str, Any]) -> str:
     """Return the line about settings from which no run is planned."""
-    said = " ".join(str(error).split())[:_LONGEST]
-    if not said or not isinstance(error, ValueError | OSError | UsageError | PrivacyError):
+    reason = " ".join(str(error).split())[:_LONGEST]
+    if not reason or not isinstance(error, ValueError | OSError | UsageError | PrivacyError):
         # Words of Python would be about the planner.
         parts = {part: own for part, own in declared.items() if isinstance(own, dict)}
         null = [f"{part}.{name}" for part, own in parts.items() for name in own if own[name] is None]
-        said = "one of them is missing, null or of another type" + (f"; null are {_listed(null)}" if null else "")
-    return f"declared: no run is planned from these settings ({said})"
+        reason = "one of them is missing, null or of another type" + (f"; null are {_listed(null)}" if null else "")
+    return f"declared: no run is planned from these settings ({reason})"
 
 
 def _given_noises(specs: Sequence[StageSpec], certificate: Mapping[str, Any]) -> Iterator[str]:
@@ -324,12 +324,12 @@ def unplanned_events(plan: Plan, certificate: Mapping[str, Any]) -> Iterator[str
         if not _agree(due, stated[name][0], _SOLVED):
             yield _told(name, _words(due), _words(stated[name][0]))
     last = plan.stages[-1] if plan.flexible is None else plan.stage(plan.flexible)
-    made = {name: count for name, (_, count) in stated.items()}
-    count, near = made[last.name], max(last.multiple - 1, math.ceil(_COUNTED * last.count))
-    if any(made[stage.name] > stage.count for stage in plan.stages if stage is not last):
+    counts_by_stage = {name: count for name, (_, count) in stated.items()}
+    count, near = counts_by_stage[last.name], max(last.multiple - 1, math.ceil(_COUNTED * last.count))
+    if any(counts_by_stage[stage.name] > stage.count for stage in plan.stages if stage is not last):
         # A few more than a run that went on would have are too many, so a run had no fewer.
         more = count + near + 1
-        counts = made | {last.name: more}
+        counts = counts_by_stage | {last.name: more}
         again = replace(plan, stages=tuple(replace(stage, count=counts[stage.name]) for stage in plan.stages))
         if more <= last.count and plan.covers(again.accesses):
             yield f"stage {last.name!r}: {count:,} accesses are stated, and {more:,} fit beside those that were made again"

@@ -92,16 +92,13 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
     _check_kind(folder, certificate, verdict)
     check_epsilon(certificate, verdict)
     if verdict.good:
-        for found, said in zip(check_noises(certificate), (verdict.problems, verdict.checks, verdict.notes), strict=True):
-            said += found
+        _add(verdict, check_noises(certificate))
     if verdict.good:
         model = read_json_file(folder / MODEL) if MODEL in certificate["files"] else {}
         verdict.problems += _nothing_drawn(certificate, model)
         _check_model(folder, model, verdict)
         if follows_from_settings(certificate, model):
-            found = check_plan(certificate, model)
-            for lines, said in zip(found, (verdict.problems, verdict.checks, verdict.notes), strict=True):
-                said += lines
+            _add(verdict, check_plan(certificate, model))
             if verdict.good:
                 check_answers(folder, certificate, verdict)
         elif PROJECTED not in certificate["released"]:
@@ -112,6 +109,12 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
     if PROJECTED in certificate["released"] and verdict.good:
         check_projection(folder, certificate, verdict)
     return verdict
+
+
+def _add(verdict: Verdict, lines: tuple[list[str], list[str], list[str]]) -> None:
+    """Add the problems, checks and notes of one check."""
+    for target, own in zip((verdict.problems, verdict.checks, verdict.notes), lines, strict=True):
+        target += own
 
 
 def _nothing_drawn(certificate: dict, model: dict) -> list[str]:
@@ -194,7 +197,7 @@ def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
                 verdict.problems.append(f"file changed: {name} does not have the hash in the certificate")
         except (ValueError, OSError) as error:
             verdict.problems.append(str(error))
-    said = certificate["statement"]
+    words = certificate["statement"]
     for name in sorted(set(ABOUT) & present & set(files)):
         try:
             with open_ordinary(folder / name) as file:
@@ -204,7 +207,7 @@ def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
             continue
         # As a page, a card and a file of JSON hold it; the first two in paragraphs.
         text = text.replace("</p>\n<p>", " ").replace("\n\n", " ")
-        forms = (markupsafe.escape(said), html.escape(said, quote=False), json.dumps(said, ensure_ascii=False), said)
+        forms = (markupsafe.escape(words), html.escape(words, quote=False), json.dumps(words, ensure_ascii=False), words)
         if not any(str(form) in text for form in forms):
             verdict.problems.append(f"{name} does not hold the certificate's statement")
     if len(verdict.problems) == before:

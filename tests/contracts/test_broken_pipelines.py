@@ -636,18 +636,18 @@ BROKEN = {
     ),
     "reserve of normals that overlaps by one": Broken(
         PrivateStream._from_reserve,
-        {"left[:size], left[size:]": "left[:size], left[max(size - 1, 0) :]"},
+        {"reserve[:size], reserve[size:]": "reserve[:size], reserve[max(size - 1, 0) :]"},
         (handed_out_once,),
     ),
     "reserve of normals that keeps a single one": Broken(
         PrivateStream._from_reserve,
-        {"left[:size], left[size:]": "left[:size], left[size if size > 1 else 0 :]"},
+        {"reserve[:size], reserve[size:]": "reserve[:size], reserve[size if size > 1 else 0 :]"},
         (handed_out_once,),
     ),
     "reserve of one type filled from that of the other": Broken(
         PrivateStream._from_reserve,
         {"given, self._reserve[dtype] =":
-         "self._reserve.setdefault(torch.float32, left.float()); given, self._reserve[dtype] ="},
+         "self._reserve.setdefault(torch.float32, reserve.float()); given, self._reserve[dtype] ="},
         (handed_out_once,),
     ),
     "items of baskets capped at twenty": Broken(

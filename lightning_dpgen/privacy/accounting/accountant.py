@@ -64,11 +64,11 @@ def affordable(event: dp_accounting.DpEvent, interval: float) -> bool:
         (True, False)
     """
     stages = event.events if isinstance(event, dp_accounting.ComposedDpEvent) else [event]
-    left: float = MOST_POINTS
+    budget: float = MOST_POINTS
     for stage in stages:
         for leaf in set(_noises(stage)):
-            left -= _points(leaf, interval)
-            if left < 0:
+            budget -= _points(leaf, interval)
+            if budget < 0:
                 return False
     return True
 

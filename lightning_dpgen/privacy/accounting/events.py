@@ -101,15 +101,15 @@ def check_size(tree: Any) -> None:
     Raises:
         UnknownEvent: for these.
     """
-    waiting, found, strategies = [tree], 0, 0
+    waiting, objects, strategies = [tree], 0, 0
     while waiting:
         value = waiting.pop()
-        found += isinstance(value, dict)
+        objects += isinstance(value, dict)
         if isinstance(value, dict) and "strategy" in value:
             strategies += 1
             if strategies > MOST_STRATEGIES:
                 raise UnknownEvent(f"the tree has more than {MOST_STRATEGIES} strategies of correlated noise")
-        if found > _MAX_OBJECTS:
+        if objects > _MAX_OBJECTS:
             raise UnknownEvent(f"the tree has more than {_MAX_OBJECTS} objects")
         waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 

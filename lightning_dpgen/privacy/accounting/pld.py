@@ -86,12 +86,12 @@ class DenseLoss(DensePLDPmf):
         if tail_mass_truncation <= 0.0:
             return whole
         probabilities, tail = whole._probs, tail_mass_truncation / 2
-        left = _first_above(probabilities, tail)
-        right = max(len(probabilities) - _first_above(probabilities[::-1], tail), left + 1)
-        kept = probabilities[left:right]
-        kept[0] += np.sum(probabilities[:left])
+        first = _first_above(probabilities, tail)
+        right = max(len(probabilities) - _first_above(probabilities[::-1], tail), first + 1)
+        kept = probabilities[first:right]
+        kept[0] += np.sum(probabilities[:first])
         infinite = whole._infinity_mass + np.sum(probabilities[right:])
-        return DenseLoss(self._discretization, whole._lower_loss + left, kept, infinite, self._pessimistic_estimate)
+        return DenseLoss(self._discretization, whole._lower_loss + first, kept, infinite, self._pessimistic_estimate)
 
     def get_delta_for_epsilon(self, epsilon: float | Sequence[float]) -> float | np.ndarray:
         """Return delta at one epsilon, as dp-accounting gives it, from the losses above it alone; or at several."""
@@ -167,9 +167,9 @@ def loss_distribution(
 def in_arrays(distribution: pld.PrivacyLossDistribution) -> pld.PrivacyLossDistribution:
     """Return the same distribution as a `DenseLoss` in each direction: dp-accounting composes losses of one class alone."""
     directions = [distribution._pmf_remove] + ([] if distribution._symmetric else [distribution._pmf_add])
-    found = []
+    distributions = []
     for losses in (own.to_dense_pmf() for own in directions):
-        found.append(
+        distributions.append(
             DenseLoss(
                 losses._discretization,
                 losses._lower_loss,
@@ -178,15 +178,15 @@ def in_arrays(distribution: pld.PrivacyLossDistribution) -> pld.PrivacyLossDistr
                 losses._pessimistic_estimate,
             )
         )
-    return pld.PrivacyLossDistribution(*found)
+    return pld.PrivacyLossDistribution(*distributions)
 
 
 def epsilon_at(distribution: pld.PrivacyLossDistribution, delta: float) -> float:
     """Return the smallest epsilon at which both directions are within delta, as dp-accounting's search point by point."""
-    found = [_epsilon_of(distribution._pmf_remove.to_dense_pmf(), delta)]
+    epsilons = [_epsilon_of(distribution._pmf_remove.to_dense_pmf(), delta)]
     if not distribution._symmetric:
-        found.append(_epsilon_of(distribution._pmf_add.to_dense_pmf(), delta))
-    return max(found)
+        epsilons.append(_epsilon_of(distribution._pmf_add.to_dense_pmf(), delta))
+    return max(epsilons)
 
 
 def _epsilon_of(losses: DensePLDPmf, delta: float) -> float:

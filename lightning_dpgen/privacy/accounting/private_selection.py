@@ -66,13 +66,13 @@ def selected_moments(moments: np.ndarray, orders: Sequence[float], mean: float, 
         >>> bool((selected_moments(one, [2.0, 8.0, 32.0], 10.0, 0.0) > one).all())
         True
     """
-    own, a = np.asarray(moments, dtype=np.float64), np.asarray(orders, dtype=np.float64)
-    whole = own + math.log(mean) / (a - 1.0)
+    of_trial, a = np.asarray(moments, dtype=np.float64), np.asarray(orders, dtype=np.float64)
+    whole = of_trial + math.log(mean) / (a - 1.0)
     if math.isinf(shape):
         at = np.log1p(1.0 / (a - 1.0))
-        whole += mean * np.array([compute_delta(a, own, epsilon)[0] for epsilon in at])
+        whole += mean * np.array([compute_delta(a, of_trial, epsilon)[0] for epsilon in at])
     else:
-        whole += (1.0 + shape) * np.min((1.0 - 1.0 / a) * own - math.log(_gamma(mean, shape)) / a)
+        whole += (1.0 + shape) * np.min((1.0 - 1.0 / a) * of_trial - math.log(_gamma(mean, shape)) / a)
     # Moments grow with the order.
     return np.minimum.accumulate(whole[::-1])[::-1]
 

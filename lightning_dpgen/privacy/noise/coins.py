@@ -27,11 +27,11 @@ def digits(probability: Fraction, places: int | None = None) -> tuple[int, ...]:
     """
     if not 0 <= probability <= 1:
         raise ValueError(f"probability={float(probability)}: expected a number from 0 to 1")
-    found: list[int] = []
-    while probability and len(found) != places:
+    in_base_256: list[int] = []
+    while probability and len(in_base_256) != places:
         digit, probability = divmod(256 * probability, 1)
-        found.append(digit)
-    return tuple(found)
+        in_base_256.append(digit)
+    return tuple(in_base_256)
 
 
 def heads(octets: Octets, count: int, probability: Sequence[int], place: int = 0) -> np.ndarray:

@@ -80,17 +80,19 @@ def _find_likely(first: np.ndarray, behind: np.ndarray, scale: float) -> np.ndar
     return np.flatnonzero(low <= high.min())
 
 
-def _find_by_digits(first: np.ndarray, behind: np.ndarray, left: list[int], scale: Fraction, words: Words) -> int:
+def _find_by_digits(first: np.ndarray, behind: np.ndarray, candidates: list[int], scale: Fraction, words: Words) -> int:
     """Find the place among those that are left, by as many digits of each U as it takes."""
-    digits, bits = {place: int(first[place]) for place in left}, 64
+    digits, bits = {place: int(first[place]) for place in candidates}, 64
     while True:
-        bounds = {place: _bound_loss(digits[place], bits, int(behind[place]), scale) for place in left}
+        bounds = {place: _bound_loss(digits[place], bits, int(behind[place]), scale) for place in candidates}
         least = min((high for _, high in bounds.values() if high is not None), default=None)
         if least is not None:
-            left = [place for place, (low, _) in bounds.items() if low is None or low <= least]
-        if len(left) == 1:
-            return left[0]
-        digits = {place: digits[place] << 64 | int(own) for place, own in zip(left, words(len(left)), strict=True)}
+            candidates = [place for place, (low, _) in bounds.items() if low is None or low <= least]
+        if len(candidates) == 1:
+            return candidates[0]
+        digits = {
+            place: digits[place] << 64 | int(own) for place, own in zip(candidates, words(len(candidates)), strict=True)
+        }
         bits += 64
 
 

@@ -85,10 +85,10 @@ def bound_error(table: np.ndarray, column: int) -> float:
     # The last coefficient of the Taylor polynomial is enclosed for all of the piece, and so is what the polynomial leaves.
     series = _expand(context, _span(context, *_enclose(low + Fraction(width, 2))), width)
     series[-1] = _expand(context, _span(context, _enclose(low + width)[0], largest), width)[-1]
-    scaled = [Fraction(float(own)) * width**n for n, own in enumerate(table[:, column])]
-    for n, own in enumerate(_shift(scaled, Fraction(1, 2), Fraction(1, 2))):
-        series[n] -= _span(context, own)
-    approximation = sum(abs(own) for own in _to_chebyshev(series))
+    scaled = [Fraction(float(coefficient)) * width**n for n, coefficient in enumerate(table[:, column])]
+    for n, coefficient in enumerate(_shift(scaled, Fraction(1, 2), Fraction(1, 2))):
+        series[n] -= _span(context, coefficient)
+    approximation = sum(abs(coefficient) for coefficient in _to_chebyshev(series))
     # No such A is below that of a slightly larger quantile, where g is steeper than anywhere above.
     apart, steepest = 1 + Fraction(max(1, low >> 52), 2), largest + Fraction(1, 2**30)
     if not bound_tail(steepest, _PLACES)[1] <= (low - apart) * 2 ** (_PLACES - 64):
@@ -124,11 +124,11 @@ def _expand(context: Any, quantile: Any, width: int) -> list[Any]:
 
 def _shift(polynomial: Sequence[Any], factor: Any, constant: Any) -> list[Any]:
     """Return the coefficients of a polynomial of ``factor t + constant`` as one of t."""
-    found = [0 * polynomial[0]] * len(polynomial)
+    shifted = [0 * polynomial[0]] * len(polynomial)
     for coefficient in reversed(polynomial):
-        found = [constant * own + factor * before for own, before in zip(found, [0, *found[:-1]], strict=True)]
-        found[0] += coefficient
-    return found
+        shifted = [constant * own + factor * before for own, before in zip(shifted, [0, *shifted[:-1]], strict=True)]
+        shifted[0] += coefficient
+    return shifted
 
 
 def _to_chebyshev(polynomial: Sequence[Any]) -> list[Any]:

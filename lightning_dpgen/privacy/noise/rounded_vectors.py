@@ -158,13 +158,13 @@ def _round_by_digits(firsts: list[int], further: dict[int, tuple[int, int]], sca
     k, half = len(firsts) // 2, Fraction(scale) / 2
     known = [further.get(row, (first ^ (first >> 63), 64)) for row, first in enumerate(firsts)]
     while True:
-        known = [_extend(*own, first, words) for own, first in zip(known, firsts, strict=True)]
+        known = [_extend(*pair, first, words) for pair, first in zip(known, firsts, strict=True)]
         if not all(digits for digits, _ in known):
             continue
         places = min(bits for _, bits in known)
         sizes = [_bound_quantile(digits, bits, places) for digits, bits in known]
         (near_low, near_high), (sum_low, sum_high) = (
-            [sum(own[end] ** 2 for own in some) for end in (0, 1)] for some in (sizes[:k], sizes)
+            [sum(pair[end] ** 2 for pair in some) for end in (0, 1)] for some in (sizes[:k], sizes)
         )
         ends = math.isqrt(near_low), math.isqrt(near_high) + 1
         if not ends[0]:
@@ -172,14 +172,14 @@ def _round_by_digits(firsts: list[int], further: dict[int, tuple[int, int]], sca
         # A number is ``half * size * sum / length``, less or more where the length is more or less.
         whole = half.denominator << 2 * places
         low, high = (
-            [(2 * half.numerator * own[end] * total + whole * length) // (2 * whole * length) for own in sizes[:k]]
+            [(2 * half.numerator * pair[end] * total + whole * length) // (2 * whole * length) for pair in sizes[:k]]
             for end, total, length in ((0, sum_low, ends[1]), (1, sum_high, ends[0]))
         )
         if low != high:
             continue
         if max(low) >= _LARGEST:
             raise OverflowError("a draw is beyond int64: choose another grid")
-        return [-own if first < 0 else own for own, first in zip(low, firsts, strict=False)]
+        return [-size if first < 0 else size for size, first in zip(low, firsts, strict=False)]
 
 
 def _extend(digits: int, bits: int, first: int, words: Words) -> tuple[int, int]:

@@ -192,12 +192,12 @@ class PrivateStream:
 
     def _from_reserve(self, size: int, dtype: torch.dtype) -> Tensor:
         """Take a few normals of those that were drawn ahead, since a draw of their own would cost many times as much."""
-        left = self._reserve.get(dtype)
-        if left is None or len(left) < size:
+        reserve = self._reserve.get(dtype)
+        if reserve is None or len(reserve) < size:
             with torch.inference_mode(False):
-                left = torch.zeros(_RESERVE, dtype=dtype)
-                self._box_muller(left, 1.0)
-        given, self._reserve[dtype] = left[:size], left[size:]
+                reserve = torch.zeros(_RESERVE, dtype=dtype)
+                self._box_muller(reserve, 1.0)
+        given, self._reserve[dtype] = reserve[:size], reserve[size:]
         return given
 
     @_one_at_a_time

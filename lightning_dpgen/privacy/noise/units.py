@@ -112,11 +112,11 @@ def read_unit(text: str) -> Fraction:
         >>> read_unit("2^-3"), read_unit("1/784"), read_unit("5/16")
         (Fraction(1, 8), Fraction(1, 784), Fraction(5, 16))
     """
-    found = _FORM.fullmatch(text) if len(text) <= 64 else None
-    if found is not None:
-        power = int(found["power"] or found["times"] or 0)
+    match = _FORM.fullmatch(text) if len(text) <= 64 else None
+    if match is not None:
+        power = int(match["power"] or match["times"] or 0)
         if abs(power) <= _LARGEST_POWER:
-            unit = Fraction(int(found["top"] or 1), int(found["bottom"] or 1)) * Fraction(2) ** power
+            unit = Fraction(int(match["top"] or 1), int(match["bottom"] or 1)) * Fraction(2) ** power
             # There is one way to write each unit.
             if 2.0**-1000 < unit < 2.0**1000 and write_unit(float(unit)) == text:
                 return unit

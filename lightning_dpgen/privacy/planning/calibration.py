@@ -148,12 +148,12 @@ def make_first_plan(
     stage = Stage(spec.access(spec.noise), spec.count, 1.0 if spec.share is None else spec.share)
     bought = composed([event for _, event in stage_events([(stage.access, stage.count)])])
     set_aside = Reference(1.0, failure, after=1).event
-    noises, left = without_failures(dp_accounting.ComposedDpEvent([bought, set_aside]), delta)
+    noises, delta_left = without_failures(dp_accounting.ComposedDpEvent([bought, set_aside]), delta)
     target = round_down(epsilon)
     shift = gaussian_shift(noises)
     assert shift is not None, "an access without other kinds of noise is one Gaussian, and so is the reference"
     # The squared shift that is left for the reference, whose own shift is 1 so far.
-    squared = gaussian_mu(target, left) ** 2 - (shift**2 - 1.0) if left else 0.0
+    squared = gaussian_mu(target, delta_left) ** 2 - (shift**2 - 1.0) if delta_left else 0.0
     if squared <= 0.0:
         raise BudgetTooSmall(f"stage {spec.stage!r} uses up epsilon={target:g} at delta={delta:g}: give it a smaller share")
     replaceable = not pure and sampled is not None and failure >= _REPLACEABLE * sampled
@@ -176,7 +176,7 @@ def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
         ValueError: as `make_plan`; or if the specs are not those of what was promised.
         BudgetTooSmall: as `make_plan`.
     """
-    made = len(promise.stages)
+    done = len(promise.stages)
     if not promise.private:
         plan = make_plan(
             specs,
@@ -186,10 +186,10 @@ def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
             max_rows=promise.max_rows,
             accountant=promise.accountant,
         )
-        return replace(plan, stages=promise.stages + plan.stages[made:], n=records_of(specs, promise))
+        return replace(plan, stages=promise.stages + plan.stages[done:], n=records_of(specs, promise))
     specs = [replace(spec, max_noise=spec.max_noise / promise.max_rows) for spec in specs]
     # A reference leaves open how many stages follow.
-    counted = len(specs) == made if promise.reference is None else len(specs) > made
+    counted = len(specs) == done if promise.reference is None else len(specs) > done
     if not counted or not all(map(_keeps, promise.stages, specs)):
         raise ValueError(
             f"stages {[spec.stage for spec in specs]}: their accesses are not those that were promised before the first "
@@ -199,15 +199,15 @@ def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
     if promise.reference is None:
         _check_kept(promise, specs)
         return replace(promise, n=records_of(specs, promise))
-    shares, rest = shares_of(specs), specs[made:]
+    shares, rest = shares_of(specs), specs[done:]
     check_specs(specs, promise.target_epsilon)
     if any(spec.fails for spec in rest):
         raise ValueError(
             "deltas or truncated lots of stages after the first pass: expected none, since no part of delta was set aside"
         )
-    left = without_failures(promise.event, promise.delta)[1]
+    delta_left = without_failures(promise.event, promise.delta)[1]
     limit = ReferenceLimit(promise.reference)
-    stages = solve_noise(rest, shares[made:], promise.target_epsilon, left, limit)
+    stages = solve_noise(rest, shares[done:], promise.target_epsilon, delta_left, limit)
     flexible = next((spec.stage for spec in rest if spec.share is None), None)
     return replace(promise, stages=promise.stages + stages, flexible=flexible, n=records_of(specs, promise))
 
@@ -253,14 +253,14 @@ def _left(specs: Sequence[StageSpec], delta: float) -> float:
             said = f"deltas={dict(spec.deltas)}" if spec.deltas else "truncated lots"
             raise ValueError(f"stage {spec.stage!r}: {said} need a count, since each access spends a part of delta")
     # The noise may be any: only the deltas matter here.
-    left = without_failures(event_of(spending, [1.0] * len(spending), delta), delta)[1] if delta else 0.0
-    if not left:
+    delta_left = without_failures(event_of(spending, [1.0] * len(spending), delta), delta)[1] if delta else 0.0
+    if not delta_left:
         for spec in spending:
             if isinstance(spec.sampler, TruncatedPoisson):
                 raise ValueError(spec.sampler.explain_failures(spec.known_count, delta))
         named = {spec.stage: dict(spec.deltas) for spec in spending}
         raise ValueError(f"delta={delta:g} is used up by the deltas of stages, {named}: expected a sum well below it")
-    return left
+    return delta_left
 
 
 def _solved(

@@ -134,15 +134,15 @@ def shares_of(specs: Sequence[StageSpec]) -> list[float]:
     given = [spec.share for spec in specs if spec.share is not None]
     if len(rest) > 1:
         raise ValueError(f"at most one stage may take what is left of the budget, found {len(rest)}")
-    left = 1.0 - math.fsum(given)
-    if any(not 0.0 < share <= 1.0 for share in given) or (rest and left <= 0.0) or left < -1e-9:
+    rest_share = 1.0 - math.fsum(given)
+    if any(not 0.0 < share <= 1.0 for share in given) or (rest and rest_share <= 0.0) or rest_share < -1e-9:
         raise ValueError(
             f"shares {given} of the budget: expected positive numbers that add up to less than 1, or to 1 if no stage "
             "takes what is left"
         )
     if rest:
-        return [left if spec.share is None else spec.share for spec in specs]
-    if abs(left) <= 1e-9:
+        return [rest_share if spec.share is None else spec.share for spec in specs]
+    if abs(rest_share) <= 1e-9:
         # Shares add up to the whole but for rounding, so they stay: a stage has the same share in every plan.
         return given
     return [share / math.fsum(given) for share in given]
@@ -154,13 +154,15 @@ def records_of(specs: Sequence[StageSpec], promise: Plan | None = None) -> int |
     Raises:
         ValueError: if two of them, or one of them and the promise, say different numbers.
     """
-    said = [(f"stage {spec.stage!r}", spec.n) for spec in specs if spec.n is not None]
+    stated = [(f"stage {spec.stage!r}", spec.n) for spec in specs if spec.n is not None]
     if promise is not None and promise.n is not None:
-        said.append(("the plan that was promised", promise.n))
-    for who, n in said[1:]:
-        if n != said[0][1]:
-            raise ValueError(f"{said[0][0]} is for n={said[0][1]} records and {who} for n={n}: expected the same number")
-    return said[0][1] if said else None
+        stated.append(("the plan that was promised", promise.n))
+    for who, n in stated[1:]:
+        if n != stated[0][1]:
+            raise ValueError(
+                f"{stated[0][0]} is for n={stated[0][1]} records and {who} for n={n}: expected the same number"
+            )
+    return stated[0][1] if stated else None
 
 
 def declared_records(plan: Plan, n: SupportsIndex | None) -> int:

@@ -196,10 +196,10 @@ class CorrelatedState:
             DamagedState: for a file that is no such thing, or a part of it.
         """
         if self._held is None:
-            held: dict[str, Any] = {}
+            stages: dict[str, Any] = {}
             if self._path is not None and self._path.exists():
                 content = durable.load(self._path, "run", "stages")
                 # A file of another run is not this one's.
-                held = content["stages"] if content["run"] == self._run else {}
-            self._held = held
+                stages = content["stages"] if content["run"] == self._run else {}
+            self._held = stages
         return self._held

@@ -84,24 +84,24 @@ def banded_strategy(steps: int, period: int, bands: int) -> Strategy:
     bands = min(bands, steps)
     if bands == 1:
         return Strategy(steps, period)
-    left, ones = np.arange(steps, 0, -1.0), np.ones(steps)
+    remaining, ones = np.arange(steps, 0, -1.0), np.ones(steps)
 
     def coefficients(quotients: np.ndarray) -> np.ndarray:
         return np.concatenate([[1.0], np.cumprod(quotients)])
 
     def cost(quotients: np.ndarray) -> tuple[float, np.ndarray]:
-        own = coefficients(quotients)
-        sums = lfilter([1.0], own, ones)
-        error, length = float(left @ sums**2), float(own @ own)
-        moved = lfilter([1.0], own, sums)
+        column = coefficients(quotients)
+        sums = lfilter([1.0], column, ones)
+        error, length = float(remaining @ sums**2), float(column @ column)
+        moved = lfilter([1.0], column, sums)
         # d error / d c_j = -2 sum_t left_t sums_t moved_{t - j}.
-        weighted = left * sums
-        slope = np.array([-2.0 * (weighted[j:] @ moved[: steps - j]) for j in range(bands)]) / error + 2.0 * own / length
-        by_quotient = np.cumsum((slope * own)[:0:-1])[::-1] / quotients
+        weighted = remaining * sums
+        slope = np.array([-2.0 * (weighted[j:] @ moved[: steps - j]) for j in range(bands)]) / error + 2.0 * column / length
+        by_quotient = np.cumsum((slope * column)[:0:-1])[::-1] / quotients
         return math.log(error) + math.log(length), by_quotient
 
     i = np.arange(1, bands)
-    found = scipy.optimize.minimize(
+    optimum = scipy.optimize.minimize(
         cost,
         (2.0 * i - 1.0) / (2.0 * i),
         jac=True,
@@ -109,7 +109,7 @@ def banded_strategy(steps: int, period: int, bands: int) -> Strategy:
         bounds=[(_LEAST, 1.0)] * (bands - 1),
         options={"maxiter": 500, "ftol": 1e-12, "gtol": 1e-9},
     )
-    return Strategy(steps, period, tuple(coefficients(found.x)))
+    return Strategy(steps, period, tuple(coefficients(optimum.x)))
 
 
 def make_sampler(
