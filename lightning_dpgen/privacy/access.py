@@ -18,12 +18,12 @@ from lightning_dpgen.privacy.accounting.events import decode, encode
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE
 from lightning_dpgen.privacy.accounting.private_selection import LARGEST_MEAN, SHAPES, SMALLEST_MEAN, one_of
 from lightning_dpgen.privacy.errors import LedgerError
-from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.privacy.sampling.samplers import FULL_PASS, Sampler, as_sampler, sampler_from_json
 
 if TYPE_CHECKING:
     from lightning_dpgen.privacy.drawn_noise import DrawnNoise
     from lightning_dpgen.privacy.noise.stream import PrivateStream
+    from lightning_dpgen.privacy.ranks import Ranks
     from lightning_dpgen.privacy.sampling.correlated_noise import CorrelatedNoise
 
 # Kinds of noise. A pure one is known only by its epsilon: exponential mechanism, spherical noise.
@@ -243,15 +243,15 @@ class OpenAccess:
         self,
         access: Access,
         stream: PrivateStream,
+        ranks: Ranks,
         relation: str = ADD_OR_REMOVE_ONE,
         number: int = 0,
         max_rows: int = 1,
-        ranks: Ranks | None = None,
         correlated: CorrelatedNoise | None = None,
         step: int = 0,
     ) -> None:
         self.access, self.stream, self.relation, self.number = access, stream, relation, number
-        self.max_rows, self.ranks = max_rows, ranks or Ranks()
+        self.max_rows, self.ranks = max_rows, ranks
         self.correlated, self.step = correlated, step
         self.drawn: list[DrawnNoise] = []
         self._left = dict(access.multipliers)

@@ -364,7 +364,7 @@ class Account:
             number = self._progress.done[stage]
             correlated = self._correlated.noise(access, step)
             opened = OpenAccess(
-                access, self.stream, self.plan.relation, number, self.plan.max_rows, self.ranks, correlated, step
+                access, self.stream, self.ranks, self.plan.relation, number, self.plan.max_rows, correlated, step
             )
             self._progress.done[stage] += 1
             self._of = self._of if of is None else weakref.ref(of)

@@ -27,18 +27,12 @@ from lightning_dpgen.privacy.drawn_noise import (
     ROUNDED_SPHERICAL,
     DrawnNoise,
     Mechanism,
+    write_unit,
 )
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise.rounded_normal import SMALLEST_SIGMA
 from lightning_dpgen.privacy.noise.rounded_vectors import SMALLEST_SCALE
-from lightning_dpgen.privacy.noise.units import (
-    check_multiples,
-    check_steps,
-    check_unit,
-    needs_float64,
-    round_to_grid_,
-    write_unit,
-)
+from lightning_dpgen.privacy.noise.units import check_multiples, check_steps, check_unit, needs_float64, round_to_grid_
 
 
 def gaussian(

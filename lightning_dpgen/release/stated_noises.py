@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lightning_dpgen.privacy.access import Access
-from lightning_dpgen.privacy.drawn_noise import MECHANISMS, DrawnNoise
-from lightning_dpgen.privacy.noise.units import GRID_POWERS, read_unit
+from lightning_dpgen.privacy.drawn_noise import MECHANISMS, DrawnNoise, read_unit
+from lightning_dpgen.privacy.noise.units import GRID_POWERS
 
 # The most different sums of one noise of an access that are listed, the largest among them: an adaptive one could have
 # another bound in each step.

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lightning_dpgen.privacy.access import GAUSSIAN, PURE, dominating_laplace
-from lightning_dpgen.privacy.drawn_noise import CORRELATED, MECHANISMS
-from lightning_dpgen.privacy.noise.units import read_unit
+from lightning_dpgen.privacy.drawn_noise import CORRELATED, MECHANISMS, read_unit
 from lightning_dpgen.release.stated_noises import MOST_ALIKE, NOT_DRAWN, RELATIVE_GRID
 
 # Relative tolerance of numbers that are products of a few others, or a root of a sum of their squares.

@@ -6,8 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from lightning_dpgen.privacy.drawn_noise import DISCRETE_LAPLACE, ROUNDED_GAUSSIAN, ROUNDED_LAPLACE, ROUNDED_SPHERICAL
-from lightning_dpgen.privacy.noise.units import write_unit
+from lightning_dpgen.privacy.drawn_noise import (
+    DISCRETE_LAPLACE,
+    ROUNDED_GAUSSIAN,
+    ROUNDED_LAPLACE,
+    ROUNDED_SPHERICAL,
+    write_unit,
+)
 from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.project import CLIPPED, ROWS, Projection
 from lightning_dpgen.projection.steps import matrix_unit

@@ -22,6 +22,7 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian, select_keys
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.runs import discover as first_pass
 from lightning_dpgen.runs import run as train
 from lightning_dpgen.runs.interrupts import Interrupts
@@ -187,7 +188,7 @@ def test_a_search_says_how_many_records_it_takes_and_is_refused_where_there_are_
     files.append("model=measured")
     spec, source = _asked([*files, "data.n=100000"])
     stage, ((name, part),) = first_stage(spec, source.open_parts), source.open_parts.items()
-    access = OpenAccess(stage.access(stage.noise), PrivateStream(seed=1), max_rows=spec.data.most_rows)
+    access = OpenAccess(stage.access(stage.noise), PrivateStream(seed=1), Ranks(), max_rows=spec.data.most_rows)
     needed, count = needed_to_find(source.open_parts, access.access)[name], 400
     held = np.full(count, int(needed))
     if search == "bounds":

@@ -12,7 +12,7 @@ import scipy.sparse
 from contracts.sealed import rewrite
 
 from lightning_dpgen.data.rows import blobs
-from lightning_dpgen.privacy.noise.units import read_unit, write_unit
+from lightning_dpgen.privacy.drawn_noise import read_unit, write_unit
 from lightning_dpgen.release.drawing.opened import file_hash
 from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.release.stated_noises import sums_of

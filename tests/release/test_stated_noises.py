@@ -17,10 +17,9 @@ from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE, Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
-from lightning_dpgen.privacy.drawn_noise import DrawnNoise
+from lightning_dpgen.privacy.drawn_noise import DrawnNoise, read_unit, write_unit
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.ledger import Ledger
-from lightning_dpgen.privacy.noise.units import read_unit, write_unit
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec

@@ -14,8 +14,7 @@ import jinja2
 from lightning_dpgen.privacy.access import dominating_laplace
 from lightning_dpgen.privacy.accounting.epsilon_range import caution, round_up
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
-from lightning_dpgen.privacy.drawn_noise import NOISY_MAX
-from lightning_dpgen.privacy.noise.units import read_unit
+from lightning_dpgen.privacy.drawn_noise import NOISY_MAX, read_unit
 from lightning_dpgen.release.certificate import found_privately, paragraphs, selected
 from lightning_dpgen.release.files import CARD, REPORT, SYNTHETIC
 from lightning_dpgen.release.pages.charts import epsilon_curve
