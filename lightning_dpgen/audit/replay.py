@@ -160,7 +160,7 @@ def check_replayable(plan: Plan) -> None:
             raise ValueError(f"stage {stage.name!r}: has noise that is not Gaussian, and no choice: {stage.access.kinds}")
 
 
-def compared(first: Noised, other: Noised) -> tuple[float, float, float]:
+def compare_noised(first: Noised, other: Noised) -> tuple[float, float, float]:
     """Compare noised values of a run with those of its replay on other records.
 
     Returns:

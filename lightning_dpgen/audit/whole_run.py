@@ -23,7 +23,7 @@ from lightning_dpgen.audit.replay import (
     WatchedAccount,
     WatchedStream,
     check_replayable,
-    compared,
+    compare_noised,
 )
 from lightning_dpgen.common import pace
 from lightning_dpgen.privacy.account import Account
@@ -147,7 +147,7 @@ def attack_run(
             squares += lengths / trials
     except OtherWay as error:
         leak = str(error)
-    return attack.told(ratios, squares, confidence, leak)
+    return attack.bounds(ratios, squares, confidence, leak)
 
 
 class _Attack:
@@ -222,13 +222,13 @@ class _Attack:
             first, second = self._both(here, there, seed)
             for noise, other in zip(first.noised, second.noised, strict=True):
                 place = self._place[noise.stage, noise.name]
-                ratio, square, length = compared(noise, other)
+                ratio, square, length = compare_noised(noise, other)
                 ratios[int(present), place] += -ratio if present else ratio
                 self._reach[place] = max(self._reach[place], length * noise.multiplier)
                 squares[place] += 0.5 * square
         return ratios, squares
 
-    def told(self, ratios: np.ndarray, squares: np.ndarray, confidence: float, leak: str | None) -> AttackedRun:
+    def bounds(self, ratios: np.ndarray, squares: np.ndarray, confidence: float, leak: str | None) -> AttackedRun:
         """Return the bounds that follow from the ratios (2, trials, noises) and the mean squared shifts (noises,)."""
         delta, error, events = self._plan.delta, 1.0 - confidence, dict(self._plan.stage_events)
         stages = [stage.name for stage in self._plan.stages]

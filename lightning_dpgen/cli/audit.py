@@ -13,7 +13,7 @@ import numpy as np
 
 from lightning_dpgen.cli.arguments import VERBOSE_HELP, loading
 from lightning_dpgen.common.folders import make_private
-from lightning_dpgen.common.plain_text import aligned
+from lightning_dpgen.common.plain_text import align_columns
 from lightning_dpgen.privacy.accounting.epsilon_range import round_down, round_up
 from lightning_dpgen.specs.run import AuditOptions, AuditSpec, read_audit
 from lightning_dpgen.specs.usage_error import FAULT, OK, UsageError
@@ -91,7 +91,7 @@ def _audit(spec: AuditSpec) -> int:
     if attacked is None:
         findings += audits[-1](1.0 - error)
     rows = [("audited", "claimed epsilon", "at delta", "at least", "verdict", "by"), *map(_row, findings)]
-    print(f"\n{aligned(rows)}\n")
+    print(f"\n{align_columns(rows)}\n")
     refuted = [one.what for one in findings if one.refuted]
     if attacked is not None:
         attack = attack_run(attacked, attacked.plan, attacked.neighbours(), spec.audit.draws, 1.0 - error)
@@ -120,7 +120,7 @@ def _of_run(attack: AttackedRun, attacked: MeasuredRun) -> str:
         f"{_unit(plan)} and",
         "as many with it, beside records at which it is told best; attained is the mu that endless runs would show",
         "",
-        aligned(rows),
+        align_columns(rows),
     ]
     if attacked.held:
         lines.append(f"stage {', '.join(sorted(attacked.held))}: after the fit of one run, which is post-processing")
@@ -149,14 +149,14 @@ def _bounds(claimed: float, shown: float) -> tuple[str, str]:
 
 
 def _check(spec: AuditSpec) -> None:
-    from lightning_dpgen.cli.launch import launched
+    from lightning_dpgen.cli.launch import is_launched
 
     ranks = spec.trainer.devices * spec.trainer.num_nodes
     if not spec.privacy.private:
         raise UsageError("privacy=off: claims nothing that could be audited")
     if spec.debug.private_seed is not None:
         raise UsageError(f"debug.private_seed={spec.debug.private_seed}: makes a run that is not private; leave it out")
-    if launched() or ranks != 1:
+    if is_launched() or ranks != 1:
         raise UsageError(
             f"trainer.devices={spec.trainer.devices}: an audit runs in one process on one device; leave it out"
         )

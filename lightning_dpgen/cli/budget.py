@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lightning_dpgen.cli.arguments import VERBOSE_HELP, loading
-from lightning_dpgen.common.plain_text import aligned
+from lightning_dpgen.common.plain_text import align_columns
 from lightning_dpgen.privacy.accounting.epsilon_range import caution
 from lightning_dpgen.specs.compose import asks_for_selection
 from lightning_dpgen.specs.projection import ProjectSpec
@@ -125,7 +125,7 @@ def _projection_table(settings: ProjectionSettings) -> str:
             "",
             "the best matrix and noise for each k, by the standard deviation of recovered squared distances, relative, "
             f"where the true distance is {settings.typical:.4g}:",
-            aligned(rows),
+            align_columns(rows),
             "",
             _advice(settings.chosen, raw, PAIRS),
         ]

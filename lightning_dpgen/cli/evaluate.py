@@ -16,7 +16,7 @@ from lightning_dpgen.cli.real_records import real_source
 from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.common.nearest_word import suggest_file
 from lightning_dpgen.common.passwords import without_passwords
-from lightning_dpgen.common.plain_text import aligned, listed
+from lightning_dpgen.common.plain_text import align_columns, listed
 from lightning_dpgen.data.kinds import kind_named, kind_of
 from lightning_dpgen.data.row_sample import SAMPLED, RowSample
 from lightning_dpgen.data.schema import Schema
@@ -256,7 +256,7 @@ def table(evaluation: Evaluation) -> str:
                 number += f" ({interval.low:.4f} to {interval.high:.4f})"
             rows.append((label, number, f"{reference[name]:.4f}" if name in reference else ""))
     notes = [f"{section}: {note}" for section, note in evaluation.notes.items()]
-    return "\n".join([aligned(rows), *([""] if notes else []), *notes])
+    return "\n".join([align_columns(rows), *([""] if notes else []), *notes])
 
 
 def summary_table(evaluation: Evaluation) -> str:
@@ -277,7 +277,7 @@ def summary_table(evaluation: Evaluation) -> str:
         for name, side in ((printable(summary.name, _LETTERS), "real"), ("", "synthetic")):
             rows.append((name, side, *(summary.sides[side] or ("none",) * len(FIGURES))))
     more = len(evaluation.summaries) - _COLUMNS
-    return aligned(rows) + (f"\nand {more} more columns of numbers, which differ less" if more > 0 else "")
+    return align_columns(rows) + (f"\nand {more} more columns of numbers, which differ less" if more > 0 else "")
 
 
 def listing_table(listing: Listing) -> str:
@@ -292,7 +292,7 @@ def listing_table(listing: Listing) -> str:
     """
     rows = [listing.head, *(tuple(map(_cell, row)) for row in listing.rows[:_LISTED])]
     more = len(listing.rows) - _LISTED
-    return f"{listing.title}:\n{aligned(rows)}" + (f"\nand {more} more on the page" if more > 0 else "")
+    return f"{listing.title}:\n{align_columns(rows)}" + (f"\nand {more} more on the page" if more > 0 else "")
 
 
 def _cell(value: str | int | float) -> str:

@@ -54,7 +54,7 @@ def how_to_go_on(command: str, argv: Sequence[str], folder: RunFolder) -> str:
     return f"To go on from where it stopped: {shlex.join(['dpgen', command, *words])}"
 
 
-def what_came_of(command: str, argv: Sequence[str], folder: RunFolder) -> str:
+def describe_stop(command: str, argv: Sequence[str], folder: RunFolder) -> str:
     """Return the end of a line that says why a run was stopped."""
     if folder.release.exists():
         return f", after the release was complete: {folder.release}"
@@ -65,7 +65,9 @@ def what_came_of(command: str, argv: Sequence[str], folder: RunFolder) -> str:
     return f"; nothing was released, and nothing was spent{on}"
 
 
-def tell_release(certificate: dict[str, Any], folder: RunFolder, unit: str, *more: str, warned: Sequence[str] = ()) -> None:
+def print_release(
+    certificate: dict[str, Any], folder: RunFolder, unit: str, *more: str, warned: Sequence[str] = ()
+) -> None:
     """Print what a release promises about its unit, what was warned of, where it is, and what can be done with it."""
     private = certificate["private"]
     lost = next((text.names for text in warned if isinstance(text, LostColumns)), [])
@@ -89,7 +91,7 @@ def tell_release(certificate: dict[str, Any], folder: RunFolder, unit: str, *mor
         print(f"  {line}")
 
 
-def guarded(
+def run_guarded(
     command: str, argv: Sequence[str], folder: RunFolder, work: Callable[[Interrupts], dict[str, Any]]
 ) -> dict[str, Any]:
     """Return what `work` returns.
@@ -106,9 +108,9 @@ def guarded(
         try:
             return work(interrupts)
         except KeyboardInterrupt:
-            raise UsageError(f"interrupted{what_came_of(command, argv, folder)}", INTERRUPTED) from None
+            raise UsageError(f"interrupted{describe_stop(command, argv, folder)}", INTERRUPTED) from None
         except RankLost as error:
-            raise UsageError(f"{error}{what_came_of(command, argv, folder)}", RANK_LOST) from None
+            raise UsageError(f"{error}{describe_stop(command, argv, folder)}", RANK_LOST) from None
         except OSError as error:
             # Records that were encoded in blocks are worth going on with, too.
             goes_on = folder.unfinished or folder.blocks.is_dir()
@@ -132,7 +134,7 @@ def launcher() -> ClusterEnvironment | None:
     return next((kind() for kind in (TorchElasticEnvironment, SLURMEnvironment) if kind.detect()), None)
 
 
-def launched() -> bool:
+def is_launched() -> bool:
     """Return True where a launcher has started this process as one of several."""
     environment = launcher()
     return environment is not None and environment.world_size() > 1
@@ -210,7 +212,7 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
             return ranks[0].exitcode
         code = ranks[first].exitcode
         ended = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
-        text = f"rank {first} of {devices} {ended}{what_came_of('train', argv, folder)}"
+        text = f"rank {first} of {devices} {ended}{describe_stop('train', argv, folder)}"
         raise UsageError(text, RANK_LOST) from None
     finally:
         del os.environ[_BESIDE]
@@ -218,10 +220,10 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
 
 
 @contextmanager
-def together(trainer: TrainerSpec) -> Iterator[Ranks]:
+def join_ranks(trainer: TrainerSpec) -> Iterator[Ranks]:
     """Make this process one of those that were started; alone where one was."""
     environment = launcher()
-    if not launched():
+    if not is_launched():
         if rank := launched_as():
             raise UsageError(
                 f"the environment says that this process is rank {rank} of several (RANK, LOCAL_RANK or SLURM_PROCID), "
@@ -241,7 +243,7 @@ def together(trainer: TrainerSpec) -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def watched() -> bool:
+def is_watched() -> bool:
     """Return True where another process says what has happened if a rank is lost."""
     return _BESIDE in os.environ
 

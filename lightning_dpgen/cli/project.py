@@ -37,7 +37,7 @@ def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
         print(HELP.format(options=f"{shown_settings.HELP}\n{VERBOSE_HELP}"))
         return 0
-    argv, kind = shown_settings.asked_for(argv)
+    argv, kind = shown_settings.split_cfg_flag(argv)
     if kind is not None:
         return shown_settings.show(argv, kind, partial(compose_settings, name="project"), read_projection)
     return _project(argv, read_projection(argv))
@@ -46,16 +46,18 @@ def run(argv: Sequence[str]) -> int:
 def _project(argv: Sequence[str], spec: ProjectSpec) -> int:
     """Project the rows; gives the exit status."""
     with loading():
-        from lightning_dpgen.cli.launch import guarded, launched, tell_release
+        from lightning_dpgen.cli.launch import is_launched, print_release, run_guarded
         from lightning_dpgen.runs import run_folder
         from lightning_dpgen.runs.project import project
         from lightning_dpgen.runs.reporter import TerminalReporter
-    if launched() or launched_as():
+    if is_launched() or launched_as():
         raise UsageError("dpgen project: runs in one process; start it without torchrun or srun")
     folder = run_folder.choose(spec.run_dir)
-    certificate = guarded("project", argv, folder, lambda interrupts: project(spec, folder, interrupts, TerminalReporter()))
+    certificate = run_guarded(
+        "project", argv, folder, lambda interrupts: project(spec, folder, interrupts, TerminalReporter())
+    )
     unit = f"one {certificate['declared']['projection']['unit']} replaced"
     page = shlex.quote(str(folder.release / "report.html"))
     report = f"open {page} in a browser; in Python: load_release({str(folder.release)!r})"
-    tell_release(certificate, folder, unit, report)
+    print_release(certificate, folder, unit, report)
     return 0

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.cli.launch import guarded, launched, what_came_of
-from lightning_dpgen.cli.real_records import checked_source
+from lightning_dpgen.cli.launch import describe_stop, is_launched, run_guarded
+from lightning_dpgen.cli.real_records import check_source
 from lightning_dpgen.common import pace
 from lightning_dpgen.passes.on_ray import connect
 from lightning_dpgen.privacy.ranks import Ranks
@@ -55,7 +55,7 @@ def check_trainer(trainer: TrainerSpec, compute: RaySpec) -> None:
     Raises:
         UsageError: naming the setting.
     """
-    if launched():
+    if is_launched():
         raise UsageError("compute=ray: starts the training workers itself; start it without torchrun or srun")
     if trainer.num_nodes > 1:
         raise UsageError(
@@ -92,10 +92,10 @@ def launch(argv: Sequence[str], folder: RunFolder, spec: RunSpec) -> dict[str, A
             try:
                 ends = _hear(ray, desk, fit)
             except KeyboardInterrupt:
-                raise UsageError(f"interrupted{what_came_of('train', argv, folder)}", INTERRUPTED) from None
+                raise UsageError(f"interrupted{describe_stop('train', argv, folder)}", INTERRUPTED) from None
             except ray.exceptions.RayError:
                 ends = {}
-    return _certificate(ends, fit.error, spec.trainer.devices, what_came_of("train", argv, folder))
+    return _certificate(ends, fit.error, spec.trainer.devices, describe_stop("train", argv, folder))
 
 
 @contextmanager
@@ -214,7 +214,7 @@ def _hear(ray: Any, desk: Any, fit: _Fit) -> dict[int, End]:
     with interrupts.caught(), interrupts.patient():
         while not over:
             over = fit.over(_SECONDS)
-            for stream, text in ray.get(desk.said.remote()):
+            for stream, text in ray.get(desk.take_lines.remote()):
                 print(text, file=getattr(sys, stream), flush=True)
             if interrupts.asked and not passed_on:
                 ray.get(desk.stop.remote())
@@ -256,10 +256,10 @@ class Desk:
         """Take down a line for the ``stdout`` or ``stderr`` of the command."""
         self._said.append((stream, text))
 
-    def said(self) -> list[tuple[str, str]]:
+    def take_lines(self) -> list[tuple[str, str]]:
         """Return the lines since the last call."""
-        said, self._said = self._said, []
-        return said
+        lines, self._said = self._said, []
+        return lines
 
     def end(self, rank: int, end: End) -> None:
         """Take down how a rank has ended."""
@@ -273,7 +273,7 @@ class Desk:
         """Ask the workers to stop at the next safe place."""
         self._stopped = True
 
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         """Return True where the workers are to stop."""
         return self._stopped
 
@@ -327,7 +327,7 @@ def take_part(desk: Any, argv: Sequence[str], root: Path, work_dir: str) -> None
 def _do_part(desk: Any, argv: Sequence[str], root: Path, work_dir: str) -> End:
     os.chdir(work_dir)
     spec = read_run(argv)
-    source, folder, ranks = checked_source(spec.data), RunFolder(root), Ranks.joined()
+    source, folder, ranks = check_source(spec.data), RunFolder(root), Ranks.joined()
     if not ranks.leads:
         from lightning_dpgen.runs.train import run_worker
 
@@ -337,7 +337,7 @@ def _do_part(desk: Any, argv: Sequence[str], root: Path, work_dir: str) -> End:
         with _listening(desk, interrupts), pace.shown(sys.stderr):
             return train(spec, source, folder, interrupts, TerminalReporter(), ranks, on_ray=True)
 
-    return End(OK, guarded("train", argv, folder, work))
+    return End(OK, run_guarded("train", argv, folder, work))
 
 
 def _end(work: Callable[[], End]) -> End:
@@ -372,7 +372,7 @@ def _listening(desk: Any, interrupts: Interrupts) -> Iterator[None]:
 
     def listen() -> None:
         while not over.wait(_ASKED_EVERY):
-            if ray.get(desk.stopped.remote()):
+            if ray.get(desk.is_stopped.remote()):
                 interrupts.asked = True
                 return
 

@@ -50,7 +50,7 @@ def real_source(
     return source
 
 
-def checked_source(spec: DataSpec) -> Source:
+def check_source(spec: DataSpec) -> Source:
     """Return the source of a training's records, once its files are there and what is declared of them can be read.
 
     Raises:

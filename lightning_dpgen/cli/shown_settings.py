@@ -22,14 +22,14 @@ HELP = """  --cfg job       print the settings as files and words compose them, 
   --cfg resolved  print them with every default that is known before records are read, and do nothing"""
 
 
-def asked_for(argv: Sequence[str]) -> tuple[list[str], str | None]:
+def split_cfg_flag(argv: Sequence[str]) -> tuple[list[str], str | None]:
     """Return the words of a command line but `--cfg KIND`, and that kind; None where it is not asked for.
 
     Raises:
         UsageError: for another kind.
 
     Example:
-        >>> asked_for(["seed=1", "--cfg", "job"]), asked_for(["--cfg=resolved"]), asked_for(["seed=1"])
+        >>> split_cfg_flag(["seed=1", "--cfg", "job"]), split_cfg_flag(["--cfg=resolved"]), split_cfg_flag(["seed=1"])
         ((['seed=1'], 'job'), ([], 'resolved'), (['seed=1'], None))
     """
     words, kind, rest = [], None, iter(argv)

@@ -29,11 +29,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lightning_dpgen.cli import launch
 from lightning_dpgen.common.folders import restrict
-from lightning_dpgen.common.plain_text import aligned
+from lightning_dpgen.common.plain_text import align_columns
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up
-from lightning_dpgen.privacy.accounting.events import composed, decode
+from lightning_dpgen.privacy.accounting.events import compose_events, decode
 from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.runs import run_folder
 from lightning_dpgen.runs.paths import remove_blocks
@@ -125,7 +125,7 @@ def _refuse(own: Sequence[str], hydras: Sequence[str]) -> None:
                 "(hydra.launcher...) alone; a sweeper that chooses by results would select on the records without paying "
                 "for it"
             )
-    if launch.launched():
+    if launch.is_launched():
         raise UsageError("-m: start a sweep as one process, without torchrun or srun; each job starts its devices itself")
 
 
@@ -214,7 +214,7 @@ def _tell(root: Path, jobs: Sequence[Sequence[str]], varied: Sequence[str]) -> i
             epsilon = f"{certificate['epsilon']:g}" if certificate["private"] else "-"
         statuses.append(ended["status"])
         rows.append([str(number), *(given[name] for name in varied), epsilon, delta, f"{ended['seconds']:.1f}", how])
-    print(f"\n{aligned(rows)}\n")
+    print(f"\n{align_columns(rows)}\n")
     table = io.StringIO()
     csv.writer(table).writerows(rows)
     (root / _SUMMARY).write_text(table.getvalue(), encoding="utf-8")
@@ -229,7 +229,7 @@ def _together(certificates: Sequence[dict[str, Any]]) -> str:
     if len(private) < 2:
         return "what was released before from records of the same people adds to this"
     delta = max(certificate["delta"] for certificate in private)
-    epsilon = compute_epsilon(composed([decode(certificate["event"]) for certificate in private]), delta).epsilon
+    epsilon = compute_epsilon(compose_events([decode(certificate["event"]) for certificate in private]), delta).epsilon
     return (
         f"about people whose records are in all of these runs, the {len(private)} releases tell together: epsilon "
         f"{round_up(epsilon):g} at delta {delta:g}. One who takes one of them for how it compares with real records has "

@@ -69,7 +69,7 @@ def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
         print(f"{HELP}\n{shown_settings.HELP}\n{VERBOSE_HELP}\n{_SETTINGS}\n{listed(RunSpec)}")
         return 0
-    argv, kind = shown_settings.asked_for(argv)
+    argv, kind = shown_settings.split_cfg_flag(argv)
     if kind is not None:
         return shown_settings.show(argv, kind, run_settings, read_run)
     # A mistake in a setting is told before what a run needs is imported.
@@ -97,8 +97,8 @@ def run(argv: Sequence[str]) -> int:
 
 def _checked_source(spec: DataSpec) -> Source:
     with loading():
-        from lightning_dpgen.cli.real_records import checked_source
-    return checked_source(spec)
+        from lightning_dpgen.cli.real_records import check_source
+    return check_source(spec)
 
 
 def _check_words(argv: Sequence[str]) -> None:
@@ -126,7 +126,7 @@ def _train(argv: Sequence[str], spec: RunSpec, source: Source) -> int:
     """Make one run, on one device or several; gives the exit status."""
     with loading():
         from lightning_dpgen.cli import launch
-        from lightning_dpgen.cli.launch import guarded
+        from lightning_dpgen.cli.launch import run_guarded
         from lightning_dpgen.runs import run_folder
         from lightning_dpgen.runs.reporter import TerminalReporter
         from lightning_dpgen.runs.run import settle, train, trains_on_ray
@@ -145,16 +145,18 @@ def _train(argv: Sequence[str], spec: RunSpec, source: Source) -> int:
         with pace.hidden():
             return launch.launch(argv, folder, spec.trainer.devices)
     reporter = TerminalReporter()
-    with launch.together(spec.trainer) as ranks:
+    with launch.join_ranks(spec.trainer) as ranks:
         if not ranks.leads:
             # It imports what networks are trained with, as `runs/learn.py` does where it trains one.
             from lightning_dpgen.runs.train import run_worker
 
             return run_worker(spec, source, folder, ranks)
         try:
-            certificate = guarded("train", argv, folder, lambda asked: train(spec, source, folder, asked, reporter, ranks))
+            certificate = run_guarded(
+                "train", argv, folder, lambda asked: train(spec, source, folder, asked, reporter, ranks)
+            )
         except UsageError as mistake:
-            if mistake.status == RANK_LOST and launch.watched():
+            if mistake.status == RANK_LOST and launch.is_watched():
                 return RANK_LOST
             raise
     return _tell(certificate, folder, reporter.warned)
@@ -169,13 +171,13 @@ def _begun(spec: RunSpec, folder: RunFolder) -> RunSpec:
 
 def _tell(certificate: dict[str, Any], folder: RunFolder, warned: Sequence[str] = ()) -> int:
     """Print what there is now, what was warned of, and return the exit status."""
-    from lightning_dpgen.cli.launch import tell_release
+    from lightning_dpgen.cli.launch import print_release
     from lightning_dpgen.measure.labels import LABELS
 
     labelled = any(stage["name"] == LABELS for stage in certificate["stages"])
     predict = shlex.join(["dpgen", "predict", str(folder.release), "FILE", "-o", "labels.csv"])
     logs = shlex.join(["tensorboard", "--logdir", str(folder.private)])
-    tell_release(
+    print_release(
         certificate,
         folder,
         f"{'one person' if 'max_rows' in certificate['declared'] else 'one record'} added or removed",
@@ -194,14 +196,14 @@ def _select(argv: Sequence[str]) -> int:
         UsageError, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
     """
     with loading():
-        from lightning_dpgen.cli.launch import guarded, launched
+        from lightning_dpgen.cli.launch import is_launched, run_guarded
         from lightning_dpgen.runs import run_folder
         from lightning_dpgen.runs.candidates import read_candidates
         from lightning_dpgen.runs.reporter import TerminalReporter
         from lightning_dpgen.runs.run_folder import RunFolder
         from lightning_dpgen.runs.select import forget_what_is_left, select
     refuse_interpolations(argv)
-    if launched():
+    if is_launched():
         raise UsageError(
             "privacy.selection: trials are made one after the other by one process, on one device; start it without "
             "torchrun or srun"
@@ -216,7 +218,7 @@ def _select(argv: Sequence[str]) -> int:
     kept = (folder.initial / MODEL).is_file() and any(name_of(word) == "model.init" for word in argv)
     candidates = read_candidates(replaced(argv, "model.init", folder.initial) if kept else argv, reporter)
     words = [word for word in argv if name_of(word) != "run_dir"]
-    certificate = guarded("train", argv, folder, lambda asked: select(candidates, words, folder, asked, reporter))
+    certificate = run_guarded("train", argv, folder, lambda asked: select(candidates, words, folder, asked, reporter))
     print(f"\ndone: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}")
     print(f"  release (may be published):  {folder.release}")
     print(f"  private (must not leave this machine):  {folder.private}")

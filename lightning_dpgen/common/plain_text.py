@@ -94,11 +94,11 @@ def listed(values: Iterable[Any], most: int = 10) -> str:
     return ", ".join(parts) + (f" and {rest:,} more" if rest else "")
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
+def align_columns(rows: Sequence[Sequence[str]]) -> str:
     """Return rows of cells as text, a line under the first.
 
     Example:
-        >>> print(aligned([("stage", "epsilon"), ("train", "0.9")]))
+        >>> print(align_columns([("stage", "epsilon"), ("train", "0.9")]))
         stage  epsilon
         -----  -------
         train  0.9

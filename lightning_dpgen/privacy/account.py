@@ -454,7 +454,7 @@ class Account:
     @property
     def accesses(self) -> list[tuple[Access, int]]:
         """The accesses that the ledger says were drawn, by stage in the plan's order."""
-        return reconcile.in_order(self.plan, self.ledger.accesses)
+        return reconcile.order_by_stage(self.plan, self.ledger.accesses)
 
     @property
     def event(self) -> dp_accounting.DpEvent:
@@ -480,4 +480,4 @@ class Account:
         Raises:
             PlanMismatch: if nothing was drawn, or the ledger's accesses are not below the reference.
         """
-        return reconcile.certified(self.plan, self.accesses)
+        return reconcile.certify(self.plan, self.accesses)

@@ -33,7 +33,7 @@ def check(before: str, line: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:LENGTH]
 
 
-def sealed(head: str, lines: Iterable[Mapping[str, Any]]) -> tuple[list[str], bytes]:
+def seal_lines(head: str, lines: Iterable[Mapping[str, Any]]) -> tuple[list[str], bytes]:
     """Return the checksums of lines that follow on the checksum `head`, and the lines as they stand in a file.
 
     Raises:

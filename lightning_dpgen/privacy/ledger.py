@@ -104,13 +104,13 @@ class Ledger:
             self._file: FileIO | None = None
             self._witness: FileIO | None = None
             self._lock: filelock.BaseFileLock | None = None
-            self._advance(chain.sealed("", [header])[0])
+            self._advance(chain.seal_lines("", [header])[0])
             return
         self._lock = _hold(self.path)
         try:
             if self.path.exists():
                 raise FileExistsError(f"{self.path}: there is a ledger already; Account.resume goes on with it")
-            heads, text = chain.sealed("", [header])
+            heads, text = chain.seal_lines("", [header])
             self._file, self._witness = chain.create(self.path, text, heads[-1])
         except BaseException:
             self._lock.release()
@@ -254,7 +254,7 @@ class Ledger:
             raise LedgerError(f"{self.path}: a line could not be written, so nothing more may be drawn in this process")
         if os.getpid() != self._process:
             raise LedgerError(f"{self.path}: is written by process {self._process}; a forked child may not draw from it")
-        heads, text = chain.sealed(self.head, lines)
+        heads, text = chain.seal_lines(self.head, lines)
         if self._file is not None and self._witness is not None:
             # Until all of it is on disk it is not known what is there; the next reader of the file will see.
             self._broken = True

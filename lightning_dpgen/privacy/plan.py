@@ -22,7 +22,7 @@ from lightning_dpgen.privacy.accounting.epsilon_range import (
     check_accountant,
     round_down,
 )
-from lightning_dpgen.privacy.accounting.events import composed, stage_events
+from lightning_dpgen.privacy.accounting.events import compose_events, stage_events
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, RELATIONS
 from lightning_dpgen.privacy.accounting.reference import Reference, dominating_shift
 from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
@@ -161,7 +161,7 @@ class Plan:
     @property
     def _affordable(self) -> bool:
         """True if others can verify the plan in seconds, or if its Renyi moments are infinite and so its only account."""
-        stages = composed([access.event for access, _ in self.accesses])
+        stages = compose_events([access.event for access, _ in self.accesses])
         return affordable(stages, INTERVALS[0]) or compute_epsilon_by_rdp(self.event, self.delta) > LARGEST_EPSILON
 
     @cached_property
@@ -179,7 +179,7 @@ class Plan:
     @property
     def composition(self) -> dp_accounting.DpEvent:
         """The composition of all accesses."""
-        return composed([event for _, event in self.stage_events])
+        return compose_events([event for _, event in self.stage_events])
 
     @property
     def event(self) -> dp_accounting.DpEvent:
@@ -187,7 +187,7 @@ class Plan:
         if self.reference is None:
             return self.composition
         first = self.stage_events[: self.reference.after]
-        return composed([*(event for _, event in first), self.reference.event])
+        return compose_events([*(event for _, event in first), self.reference.event])
 
     @cached_property
     def spent(self) -> Spent:
@@ -253,13 +253,13 @@ class Plan:
         """
         events = stage_events(accesses, pure=self.delta == 0.0)
         if self.reference is None:
-            event = composed([event for _, event in events])
+            event = compose_events([event for _, event in events])
             return self.cost_of(event).epsilon <= round_down(self.target_epsilon)
         after = self.reference.after
         if events[:after] != self.stage_events[:after]:
             return False
         rest = [event for _, event in events[after:]]
-        return not rest or self.reference.dominates(composed(rest))
+        return not rest or self.reference.dominates(compose_events(rest))
 
     def begun_by(self, first: Plan) -> Plan:
         """Return this plan, with the stages of a plan that was carried out before it as they were drawn.
@@ -349,11 +349,11 @@ class Plan:
         """Return the cost of a beginning of the run; a part of the reference stands for accesses that it dominates."""
         events = [event for _, event in stage_events(accesses)]
         if self.reference is None or len(events) <= self.reference.after:
-            return composed(events)
+            return compose_events(events)
         after, ours = self.reference.after, self.reference
-        part = dominating_shift(composed(events[after:]), ours.failure, interval=1e-3)
+        part = dominating_shift(compose_events(events[after:]), ours.failure, interval=1e-3)
         shift = min(part.shift, 1.0 / ours.multiplier)
-        return composed([*events[:after], replace(ours, multiplier=1.0 / shift).event])
+        return compose_events([*events[:after], replace(ours, multiplier=1.0 / shift).event])
 
 
 @dataclass(frozen=True)

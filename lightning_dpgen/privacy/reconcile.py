@@ -10,12 +10,12 @@ import dp_accounting
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accounting.accountant import Spent
-from lightning_dpgen.privacy.accounting.events import composed, encode, stage_events
+from lightning_dpgen.privacy.accounting.events import compose_events, encode, stage_events
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.plan import Plan
 
 
-def in_order(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> list[tuple[Access, int]]:
+def order_by_stage(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> list[tuple[Access, int]]:
     """Return the accesses of a ledger by stage in the plan's order.
 
     A run that went on makes early stages again after later ones; what a composition costs does not depend on the order.
@@ -32,7 +32,7 @@ def drawn_event(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> dp_accoun
     """
     if not accesses:
         raise PlanMismatch("nothing has been drawn yet")
-    return composed([event for _, event in stage_events(accesses, pure=plan.delta == 0.0)])
+    return compose_events([event for _, event in stage_events(accesses, pure=plan.delta == 0.0)])
 
 
 def check_complete(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> None:
@@ -50,7 +50,7 @@ def check_complete(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> None:
         )
 
 
-def certified(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> tuple[dp_accounting.DpEvent, Spent]:
+def certify(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> tuple[dp_accounting.DpEvent, Spent]:
     """Return event and epsilon for a certificate: the plan's, unless the ledger's is larger; see `Account.certified`."""
     planned, event = plan.spent, drawn_event(plan, accesses)
     if encode(event) == encode(plan.composition):

@@ -17,7 +17,7 @@ from lightning_dpgen.common.plain_text import LONGEST_NAME, say_count
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.accountant import INTERVALS, MOST_POINTS, affordable, compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import CAUTIOUS_EPSILON, PLD, gaussian_mu, round_up
-from lightning_dpgen.privacy.accounting.events import composed, encode, stage_events
+from lightning_dpgen.privacy.accounting.events import compose_events, encode, stage_events
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 from lightning_dpgen.privacy.noise.stream import SECURE
@@ -142,7 +142,7 @@ def stage_epsilons(
     Stages that a reference stands for are no part of the whole, and may be too dear at its interval: then the finest one
     is used at which accounts of all stages together are affordable.
     """
-    together = composed(list(stages))
+    together = compose_events(list(stages))
     if interval is not None:
         dearest = max(compute_epsilon_by_rdp(stage, delta) for stage in stages)
         finer = [at for at in INTERVALS if at >= interval and affordable(together, at) and dearest <= MOST_POINTS * at]

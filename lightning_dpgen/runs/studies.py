@@ -15,7 +15,15 @@ from lightning_dpgen.common.plain_text import listed, say_count
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.studies.study import KEY, Study, Total, fingerprint_key, known_key, recorded, study_entry
+from lightning_dpgen.privacy.studies.study import (
+    KEY,
+    Study,
+    Total,
+    fingerprint_key,
+    known_fingerprints,
+    known_key,
+    study_entry,
+)
 from lightning_dpgen.runs.identity import fingerprint
 from lightning_dpgen.specs.privacy import OffSpec, PrivacySpec, PurePrivacySpec
 from lightning_dpgen.specs.usage_error import UsageError
@@ -91,7 +99,7 @@ def mark(
     others = [
         path.stem
         for path in sorted(folder.glob("*.jsonl"))
-        if path.stem != getattr(study, "name", None) and found in recorded(path)
+        if path.stem != getattr(study, "name", None) and found in known_fingerprints(path)
     ]
     if study is not None:
         study.records = found

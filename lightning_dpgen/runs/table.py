@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from lightning_dpgen.common.plain_text import aligned, listed
+from lightning_dpgen.common.plain_text import align_columns, listed
 from lightning_dpgen.data.discovery.value_grid import without_level
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE
@@ -43,7 +43,7 @@ def budget_table(plan: Plan, *, of_person: bool = False, pure: str = "exponentia
         rows.append(
             (stage.name, sampled, noises if plan.private else "none", f"{stage.count:,}", _percent(stage.share), alone)
         )
-    return "\n".join([aligned(rows), "", _total(plan, of_person)])
+    return "\n".join([align_columns(rows), "", _total(plan, of_person)])
 
 
 def _percent(share: float) -> str:
@@ -96,7 +96,7 @@ def terms_table(settings: Settings, plan: Plan) -> str | None:
         ):
             value = reach * size / lot
             rows.append((name, text, str(reach), f"{lot:,.0f}", f"{value:.3g}", f"{multiplier * value:.3g}"))
-        return "\n".join(["", aligned(rows)])
+        return "\n".join(["", align_columns(rows)])
     if len(rules) < 2:
         return None
     divisors = training.sample_rate * settings.n, settings.spec.model.groups
@@ -110,7 +110,7 @@ def terms_table(settings: Settings, plan: Plan) -> str | None:
     ]
     multiplier = training.multipliers["gradient"]
     noise = f"noise of a number of the mean gradient: {multiplier * sum(parts):.3g}, {multiplier:.3g} times the sensitivity"
-    return "\n".join(["", aligned(rows), f"{noise}; of records alone {multiplier * parts[0]:.3g}"])
+    return "\n".join(["", align_columns(rows), f"{noise}; of records alone {multiplier * parts[0]:.3g}"])
 
 
 def answers_table(settings: Settings, plan: Plan) -> str | None:
@@ -124,7 +124,7 @@ def answers_table(settings: Settings, plan: Plan) -> str | None:
     for own, cells in zip(sets, recipe.cells_asked, strict=True):
         rows.append((listed(own), f"{cells:,}", f"{n / cells:,.1f}", f"{deviation:,.1f}", f"{deviation / n:.2%}"))
     more = [] if len(rows) <= _MOST_SETS + 1 else [f"and {len(rows) - 1 - _MOST_SETS:,} more, each with this error"]
-    return "\n".join(["", aligned(rows[: _MOST_SETS + 1]), *more])
+    return "\n".join(["", align_columns(rows[: _MOST_SETS + 1]), *more])
 
 
 def _bound(rule: ClippingRule) -> tuple[float, str]:

@@ -21,7 +21,7 @@ from lightning_dpgen.privacy.accounting.event_parts import (
     gaussian_history,
     without_failures,
 )
-from lightning_dpgen.privacy.accounting.events import UnknownEvent, check_size, composed, decode, encode
+from lightning_dpgen.privacy.accounting.events import UnknownEvent, check_size, compose_events, decode, encode
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.accounting.private_selection import SHAPES, OneOfDpEvent
 from lightning_dpgen.privacy.accounting.reference import Reference, read_reference
@@ -125,7 +125,7 @@ def _check_account(
             verdict.problems.append(f"an interval of {interval:g} is too fine for an event that costs so much")
             return
         # Stages that a reference stands for are no part of the event.
-        evaluated = composed([event, *events]) if fit and reference is not None else event
+        evaluated = compose_events([event, *events]) if fit and reference is not None else event
         if not affordable(evaluated, INTERVALS[0]):
             verdict.problems.append("the event tree is of more different noises than an account of it can be made of")
             return
@@ -174,7 +174,7 @@ def _reference(
     """Return the reference that stands in the event for stages planned later, if any; check that the rest composes it."""
     stated = certificate.get("reference")
     if stated is None:
-        if encode(composed(stages)) != certificate["event"]:
+        if encode(compose_events(stages)) != certificate["event"]:
             verdict.problems.append("the event is not the composition of the stages")
         return None
     after = stated["after"]
@@ -186,14 +186,14 @@ def _reference(
     except ValueError as error:
         verdict.problems.append(f"reference: the event does not end with one ({error})")
         return None
-    if encode(composed([*first, reference.event])) != certificate["event"]:
+    if encode(compose_events([*first, reference.event])) != certificate["event"]:
         verdict.problems.append("the event is not the composition of the first stages and the reference")
     return reference
 
 
 def _check_reference(reference: Reference, stages: list[dp_accounting.DpEvent], verdict: Verdict) -> None:
     """Check that the later stages are below the reference, at every epsilon and in both directions."""
-    rest = composed(stages[reference.after :])
+    rest = compose_events(stages[reference.after :])
     try:
         dominated = reference.dominates(rest)
     except ValueError as error:

@@ -21,7 +21,7 @@ from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import PLD, round_down
-from lightning_dpgen.privacy.accounting.events import composed, decode, encode
+from lightning_dpgen.privacy.accounting.events import compose_events, decode, encode
 from lightning_dpgen.privacy.accounting.reference import read_reference
 from lightning_dpgen.privacy.drawn_noise import NOISY_MAX, REAL_GAUSSIAN, ROUNDED_GAUSSIAN
 from lightning_dpgen.privacy.errors import PrivacyError
@@ -180,7 +180,7 @@ def _unused(specs: Sequence[StageSpec], certificate: Mapping[str, Any]) -> Itera
         )
     # Where all is given, nothing is left open.
     free = stays or any(spec.noise is None for spec in specs[after:])
-    if free and limit.holds(composed([decode(event) for event in cheaper[after:]])):
+    if free and limit.holds(compose_events([decode(event) for event in cheaper[after:]])):
         yield _unspent(certificate)
 
 

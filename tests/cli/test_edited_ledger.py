@@ -48,7 +48,7 @@ def test_whatever_a_line_says(dpgen, tmp_path, interrupted_when_kept, settings):
         parent[place[-1]] = wrong
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
         shutil.copytree(tmp_path / "whole", tmp_path / "run")
-        heads, text = chain.sealed("", edited)
+        heads, text = chain.seal_lines("", edited)
         ledger = RunFolder(tmp_path / "run").ledger
         ledger.write_bytes(text)
         chain.heads_file(ledger).write_text(f"{heads[-1]}\n")
@@ -66,7 +66,7 @@ def test_a_plan_of_other_stages_is_refused(dpgen, tmp_path, interrupted_when_kep
     ledger = RunFolder(tmp_path / "run").ledger
     lines = [{k: v for k, v in json.loads(line).items() if k != "check"} for line in ledger.read_text().splitlines()]
     lines[0]["plan"]["stages"][-1]["stage"] = "another"
-    heads, text = chain.sealed("", lines)
+    heads, text = chain.seal_lines("", lines)
     ledger.write_bytes(text)
     chain.heads_file(ledger).write_text(f"{heads[-1]}\n")
     status, _, err = dpgen(*words)

@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pytest
 
-from lightning_dpgen.cli.launch import what_came_of
+from lightning_dpgen.cli.launch import describe_stop
 from lightning_dpgen.plugins.checkpoints import Checkpoints
 from lightning_dpgen.runs import run as train
 from lightning_dpgen.runs import train as trained_run
@@ -333,6 +333,6 @@ def test_what_came_of_a_run_is_said_as_it_is(trained, tmp_path):
     finished, begun, nothing = RunFolder(trained), RunFolder(tmp_path / "begun"), RunFolder(tmp_path / "nothing")
     begun.private.mkdir(parents=True)
     begun.ledger.touch()
-    assert what_came_of("train", [], finished) == f", after the release was complete: {finished.release}"
-    assert "the ledger holds all that was drawn. To go on" in what_came_of("train", [], begun)
-    assert what_came_of("train", [], nothing).endswith("nothing was released, and nothing was spent")
+    assert describe_stop("train", [], finished) == f", after the release was complete: {finished.release}"
+    assert "the ledger holds all that was drawn. To go on" in describe_stop("train", [], begun)
+    assert describe_stop("train", [], nothing).endswith("nothing was released, and nothing was spent")

@@ -13,7 +13,7 @@ import pytest
 from lightning_dpgen.cli import sweep
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
-from lightning_dpgen.privacy.accounting.events import composed, decode
+from lightning_dpgen.privacy.accounting.events import compose_events, decode
 
 QUICK = ["model.steps=5", "model.hidden=8", "split.k=2", "split.iterations=2", "split.features=16", "rows=50"]
 GRID = [*QUICK, "privacy.epsilon=2,4", "model=vae,rbm"]
@@ -51,7 +51,7 @@ def test_the_table_says_what_became_of_each(swept):
 
 def test_what_all_runs_cost_together_is_said(swept):
     root, out = swept
-    epsilon = compute_epsilon(composed([decode(own["event"]) for own in _certificates(root)]), 1e-5).epsilon
+    epsilon = compute_epsilon(compose_events([decode(own["event"]) for own in _certificates(root)]), 1e-5).epsilon
     said = float(re.search(r"the 4 releases tell together: epsilon ([\d.]+) at delta 1e-05", out)[1])
     assert said == pytest.approx(epsilon, rel=1e-4) and said > 4.0
 

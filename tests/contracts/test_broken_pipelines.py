@@ -786,7 +786,7 @@ BROKEN = {
         (references.its_certificate_says_nothing_of_a_record_replaced,),
     ),
     "certificate reads an odometer at the stop": Broken(
-        reconcile.certified, {"if drawn.epsilon > planned.epsilon:": "if True:"}, (stopping_early,)
+        reconcile.certify, {"if drawn.epsilon > planned.epsilon:": "if True:"}, (stopping_early,)
     ),
     "certificate asks the ledger alone": Broken(
         certificate.make_certificate,

@@ -18,7 +18,7 @@ import pyarrow.parquet
 from lightning_dpgen.privacy.accounting import accountant, reference
 from lightning_dpgen.privacy.accounting.accountant import INTERVALS, affordable, compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up
-from lightning_dpgen.privacy.accounting.events import composed, encode
+from lightning_dpgen.privacy.accounting.events import compose_events, encode
 from lightning_dpgen.privacy.accounting.reference import Reference
 from lightning_dpgen.release.certificate import ACCOUNTANTS, also, stage_epsilons
 
@@ -51,7 +51,7 @@ def _of_stages(events: list[Any], interval: float = 1e-3, **changes: Any) -> byt
 
 def _true(events: list[dp_accounting.DpEvent], interval: float, delta: float = 1e-5) -> bytes:
     """Return a certificate whose numbers follow from its events, so that all of it is checked."""
-    event, relation = composed(events), "add_or_remove_one"
+    event, relation = compose_events(events), "add_or_remove_one"
     spending = compute_epsilon(event, delta, interval=interval or None)
     epsilon, numbers = round_up(spending.epsilon), stage_epsilons(events, delta, interval or None, relation)
     named = [
@@ -87,9 +87,9 @@ def _apart(events: list[dp_accounting.DpEvent], interval: float = 0.0) -> bytes:
 def _behind(rest: list[dp_accounting.DpEvent], multiplier: float = 0.05) -> bytes:
     """Return a certificate of a full pass and of stages below a reference, whose numbers follow from them."""
     first, stated = dp_accounting.GaussianDpEvent(5.0), Reference(multiplier, 1e-7, 1, replaceable=True)
-    event, delta, relation = composed([first, stated.event]), 1e-5, "add_or_remove_one"
+    event, delta, relation = compose_events([first, stated.event]), 1e-5, "add_or_remove_one"
     epsilon = round_up(compute_epsilon(event, delta).epsilon)
-    together = composed(rest)
+    together = compose_events(rest)
     dear = not affordable(together, INTERVALS[0])
     numbers = [1.0] * (len(rest) + 1) if dear else map(round_up, stage_epsilons([first, *rest], delta, None, relation))
     found = json.loads(_of_stages([first, *rest], 0.0)) | {
@@ -111,7 +111,7 @@ def _as_many_as_allowed(
     make: Callable[[int], dp_accounting.DpEvent], interval: float, most: int
 ) -> list[dp_accounting.DpEvent]:
     events: list[dp_accounting.DpEvent] = []
-    while len(events) < most and affordable(composed([*events, make(len(events))]), interval):
+    while len(events) < most and affordable(compose_events([*events, make(len(events))]), interval):
         events.append(make(len(events)))
     return events
 
@@ -235,7 +235,7 @@ QUICK: dict[str, tuple[str, str, Callable[[], bytes]]] = {
     "a stage of five thousand noises of which the event is not made": (
         "verify",
         "certificate.json",
-        lambda: _apart([composed([_sampled(1.0 + i / 5000, 0.01, 1) for i in range(5000)])]),
+        lambda: _apart([compose_events([_sampled(1.0 + i / 5000, 0.01, 1) for i in range(5000)])]),
     ),
     "a wide stage at the finest interval of which the event is not made": (
         "verify",
@@ -250,7 +250,7 @@ QUICK: dict[str, tuple[str, str, Callable[[], bytes]]] = {
     "four thousand selections": (
         "verify",
         "certificate.json",
-        lambda: _of_stages([composed([_selected(2.0 + i / 1000) for i in range(4000)])], 0.0),
+        lambda: _of_stages([compose_events([_selected(2.0 + i / 1000) for i in range(4000)])], 0.0),
     ),
     "a fine interval and a wide loss": ("verify", "certificate.json", lambda: _of_stages([_sampled(0.12, 1e-11, 1)], 5e-6)),
     "ten million layers": ("bundle", "x.zip", lambda: _bundle("vae_pictures", lambda model: model.update(layers=10**7))),

@@ -12,7 +12,7 @@ from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE, Access, dominating_laplace
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
-from lightning_dpgen.privacy.accounting.events import composed, stage_events
+from lightning_dpgen.privacy.accounting.events import compose_events, stage_events
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise.stream import PrivateStream
@@ -113,7 +113,7 @@ def test_the_dominating_laplace_is_above_every_pure_mechanism(epsilon):
 
 def test_kinds_compose_into_the_event_that_they_cost():
     access = Access("s", {"a": 2.0, "b": 3.0, "c": 4.0, "d": 5.0}, kinds={"c": LAPLACE, "d": PURE})
-    event = composed([e for _, e in stage_events([(access, 3)])])
+    event = compose_events([e for _, e in stage_events([(access, 3)])])
     assert isinstance(event, dp_accounting.SelfComposedDpEvent)
     gaussian, laplace, pure = event.event.events
     assert gaussian.noise_multiplier == pytest.approx((2**-2 + 3**-2) ** -0.5)
@@ -121,7 +121,7 @@ def test_kinds_compose_into_the_event_that_they_cost():
     assert pure.noise_multiplier == dominating_laplace(0.2) < 5.0
     assert access.as_json()["kinds"] == {"c": LAPLACE, "d": PURE}
     together = Access("s", {"c": 4.0, "d": 5.0}, kinds={"c": LAPLACE, "d": PURE})
-    exact = composed([e for _, e in stage_events([(together, 2)], pure=True)])
+    exact = compose_events([e for _, e in stage_events([(together, 2)], pure=True)])
     assert compute_epsilon(exact, 0.0).epsilon == 2 * (1 / 4 + 1 / 5)
 
 

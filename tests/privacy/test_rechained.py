@@ -43,7 +43,7 @@ def _edited(lines):
 
 
 def _rechain(path, lines):
-    heads, text = chain.sealed("", lines)
+    heads, text = chain.seal_lines("", lines)
     path.write_bytes(text)
     chain.heads_file(path).write_text(f"\n{heads[-1]}\n")
     return text

@@ -14,7 +14,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting import reference
 from lightning_dpgen.privacy.accounting.accountant import Spent, compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_mu
-from lightning_dpgen.privacy.accounting.events import composed
+from lightning_dpgen.privacy.accounting.events import compose_events
 from lightning_dpgen.privacy.accounting.pld import (
     ADD_OR_REMOVE_ONE,
     REPLACE_ONE,
@@ -135,7 +135,7 @@ def test_a_choice_beside_a_reference_without_failure_is_planned_and_stays_below_
     first = make_first_plan(count, epsilon=EPSILON, delta=DELTA, sampled=0)
     choice = StageSpec("choice", {"choice": 1.0}, 3, max_noise=1e9, share=0.05, kinds={"choice": PURE})
     plan = make_rest(first, [count, choice, StageSpec("a", {"x": 1.0}, 1, max_noise=1e9)])
-    rest = composed([event for _, event in plan.stage_events[1:]])
+    rest = compose_events([event for _, event in plan.stage_events[1:]])
     spent_by_parts = compute_epsilon(dp_accounting.ComposedDpEvent([plan.stage_events[0][1], rest]), DELTA).epsilon
     assert 0.9 * EPSILON < spent_by_parts <= EPSILON
     assert plan.reference.used(rest).shift == pytest.approx(1.0, abs=1e-3)
@@ -153,7 +153,7 @@ def test_a_dominating_shift_holds_when_a_record_is_replaced():
 def test_a_reference_for_replaced_records_takes_nothing_without_such_an_account():
     assert Reference(0.5, 1e-6, 1).dominates(LAPLACE(100.0))
     with pytest.raises(Unaccountable):
-        Reference(0.5, 1e-6, 1, replaceable=True).dominates(composed([LAPLACE(100.0), _sampled(0.1, 100.0, 1)]))
+        Reference(0.5, 1e-6, 1, replaceable=True).dominates(compose_events([LAPLACE(100.0), _sampled(0.1, 100.0, 1)]))
 
 
 def test_a_profile_that_is_not_followed_into_its_tail_shows_nothing(monkeypatch):
@@ -228,7 +228,7 @@ def test_what_is_rewritten_after_a_crash_stays_below_it():
     rewritten = plan.rewritten(made, {"count": 1})
     assert rewritten.stage("split").count == 7 and 0 < rewritten.stage("training").count < 60
     assert rewritten.event == plan.event and rewritten.reference.dominates(
-        composed([event for _, event in rewritten.stage_events[1:]])
+        compose_events([event for _, event in rewritten.stage_events[1:]])
     )
     assert not plan.covers([(stage.access, stage.count + (stage.name != "count")) for stage in plan.stages])
     # The count that was bought is not bought again.

@@ -249,6 +249,6 @@ def stage_events(accesses: Iterable[tuple[Access, int]], *, pure: bool = False) 
     return [(stage, events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(events)) for stage, events in stages]
 
 
-def composed(events: list[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
+def compose_events(events: list[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
     """Return the ordered composition; a single event stands for itself."""
     return events[0] if len(events) == 1 else dp_accounting.ComposedDpEvent(list(events))

@@ -20,7 +20,7 @@ from lightning_dpgen.privacy.accounting.epsilon_range import (
     round_up,
 )
 from lightning_dpgen.privacy.accounting.event_parts import gaussian_shift, without_failures
-from lightning_dpgen.privacy.accounting.events import composed, stage_events
+from lightning_dpgen.privacy.accounting.events import compose_events, stage_events
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, RELATIONS, REPLACE_ONE
 from lightning_dpgen.privacy.accounting.reference import Reference
 from lightning_dpgen.privacy.errors import BudgetTooSmall
@@ -28,8 +28,8 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.planning.solving import (
     EpsilonLimit,
     ReferenceLimit,
-    beside_given,
     event_of,
+    solve_beside_given,
     solve_noise,
     stages_of,
 )
@@ -146,7 +146,7 @@ def make_first_plan(
         raise ValueError(f"stage {spec.stage!r}: expected full passes, so many and with so much Gaussian noise")
     failure = 0.0 if sampled == 0 and not pure else delta / _FAILURE_PART
     stage = Stage(spec.access(spec.noise), spec.count, 1.0 if spec.share is None else spec.share)
-    bought = composed([event for _, event in stage_events([(stage.access, stage.count)])])
+    bought = compose_events([event for _, event in stage_events([(stage.access, stage.count)])])
     set_aside = Reference(1.0, failure, after=1).event
     noises, delta_left = without_failures(dp_accounting.ComposedDpEvent([bought, set_aside]), delta)
     target = round_down(epsilon)
@@ -273,7 +273,7 @@ def _solved(
     if epsilon is not None and math.isinf(epsilon):
         return Plan(stages_of(specs, shares, [0.0] * len(specs)), math.inf, delta, accountant=accountant)
     if epsilon is None:
-        multipliers = beside_given(specs, shares, delta)
+        multipliers = solve_beside_given(specs, shares, delta)
         plan = Plan(stages_of(specs, shares, multipliers), math.inf, delta, accountant=accountant)
         return replace(plan, target_epsilon=round_up(plan.epsilon))
     stages = solve_noise(specs, shares, epsilon, delta, EpsilonLimit(round_down(epsilon), delta, accountant))

@@ -22,7 +22,7 @@ from lightning_dpgen.privacy.accounting.epsilon_range import (
     round_down,
     round_up,
 )
-from lightning_dpgen.privacy.accounting.events import composed, stage_events
+from lightning_dpgen.privacy.accounting.events import compose_events, stage_events
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.accounting.reference import Reference
 from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
@@ -203,7 +203,7 @@ def solve_noise(
     return stages_of(specs, shares, multipliers)
 
 
-def beside_given(specs: Sequence[StageSpec], shares: Sequence[float], delta: float) -> list[float]:
+def solve_beside_given(specs: Sequence[StageSpec], shares: Sequence[float], delta: float) -> list[float]:
     """Solve for multipliers where noise is given and epsilon is not: shares are relative to what the given stages use."""
     given = [(d, share) for d, share in zip(specs, shares, strict=True) if d.noise is not None]
     event = event_of([d for d, _ in given], [d.noise for d, _ in given if d.noise is not None], delta)
@@ -225,7 +225,7 @@ def stages_of(specs: Sequence[StageSpec], shares: Sequence[float], multipliers: 
 def event_of(specs: Sequence[StageSpec], multipliers: Sequence[float], delta: float) -> dp_accounting.DpEvent:
     """Return the composition of the accesses of specs with these multipliers."""
     runs = [(spec.access(m), spec.known_count) for spec, m in zip(specs, multipliers, strict=True)]
-    return composed([event for _, event in stage_events(runs, pure=delta == 0.0)])
+    return compose_events([event for _, event in stage_events(runs, pure=delta == 0.0)])
 
 
 def _own_multiplier(spec: StageSpec, share: float, epsilon: float, delta: float) -> float:

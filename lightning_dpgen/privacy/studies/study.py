@@ -25,7 +25,7 @@ from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ON
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.studies.study_total import Total, composed
+from lightning_dpgen.privacy.studies.study_total import Total, compose_runs
 
 FORMAT_VERSION = 2
 # Seconds that a run waits for others to write their line.
@@ -105,7 +105,7 @@ class Study:
                 if epsilon is None:
                     raise LedgerError(f"{self.path}: there is no such study; give its total (epsilon, delta) to begin it")
                 header = {"study": FORMAT_VERSION, "epsilon": epsilon, "delta": delta, "opened": chain.now()}
-                heads, text = chain.sealed("", [header])
+                heads, text = chain.seal_lines("", [header])
                 for file in chain.create(self._file, text, heads[-1]):
                     file.close()
             stated, _, _ = self._read()
@@ -233,7 +233,7 @@ class Study:
         return f"{so_far}, and with this one no epsilon holds at that delta: a run with a smaller delta leaves more of it"
 
     def _composed(self, entries: Sequence[Mapping[str, Any]]) -> Total:
-        return composed(entries, self.epsilon, self.delta)
+        return compose_runs(entries, self.epsilon, self.delta)
 
     def _held(self) -> AbstractContextManager[Any]:
         if not self.path.parent.is_dir():
@@ -245,7 +245,7 @@ class Study:
 
     def _append(self, lines: chain.Lines, line: dict[str, Any]) -> None:
         """Write one line behind those that were just read."""
-        heads, text = chain.sealed(lines.head, [line])
+        heads, text = chain.seal_lines(lines.head, [line])
         file, known = chain.reopen(self._file)
         with file, known:
             file.seek(0, os.SEEK_END)
@@ -261,7 +261,7 @@ class Study:
         return read[0], read[1:], lines
 
 
-def recorded(path: Path) -> frozenset[str]:
+def known_fingerprints(path: Path) -> frozenset[str]:
     """Return the fingerprints of all records that a study knows; none where a file is no sound study.
 
     The file may be anybody's: nothing is made, locked or changed.

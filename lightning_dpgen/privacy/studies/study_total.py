@@ -35,7 +35,7 @@ class Total:
     runs: int
 
 
-def composed(entries: Sequence[Mapping[str, Any]], epsilon: float, delta: float) -> Total:
+def compose_runs(entries: Sequence[Mapping[str, Any]], epsilon: float, delta: float) -> Total:
     """Compose the entries of a study; where a run has entered several times, its last entry counts.
 
     Args:
