@@ -20,9 +20,9 @@ from lightning_dpgen.data.tables.description import KEYS, PRIVATE
 from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.kinds.kind import Kind
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.data import BasketsSpec, PublicBasketsSpec
 from lightning_dpgen.specs.source import PublicSource, Source
+from lightning_dpgen.specs.spec import as_settings
 from lightning_dpgen.specs.usage_error import UsageError
 
 # Settings of the form of files.

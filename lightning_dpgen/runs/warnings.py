@@ -14,11 +14,11 @@ from lightning_dpgen.privacy.accounting.epsilon_range import caution
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.projection.choice import PAIRS
 from lightning_dpgen.release.pages.text import sentence
-from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.findable import findable_warning
 from lightning_dpgen.specs.projection_settings import ProjectionSettings
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import Settings
+from lightning_dpgen.specs.spec import as_settings
 
 # A distribution of fewer pieces than these that stand out from noise says little.
 _FEWEST_PIECES = 20

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from lightning_dpgen.specs.argument_names import as_settings
-from lightning_dpgen.specs.spec import Spec, setting
+from lightning_dpgen.specs.spec import Spec, as_settings, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from lightning_dpgen.specs.argument_names import as_settings
-from lightning_dpgen.specs.spec import Spec, Text, setting
+from lightning_dpgen.specs.spec import Spec, Text, as_settings, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:

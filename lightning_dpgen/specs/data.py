@@ -9,8 +9,7 @@ from pydantic import Field
 from lightning_dpgen.common.passwords import check_url, without_passwords
 from lightning_dpgen.data.baskets.form import BasketForm
 from lightning_dpgen.data.series.form import SeriesForm
-from lightning_dpgen.specs.argument_names import as_settings
-from lightning_dpgen.specs.spec import AnyText, Name, Place, Spec, Text, setting
+from lightning_dpgen.specs.spec import AnyText, Name, Place, Spec, Text, as_settings, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
 MOST_RECORDS = 10**9

@@ -15,8 +15,8 @@ from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.projection.sensitivity import Neighbourhood
 from lightning_dpgen.release.bounds import check_rows
 from lightning_dpgen.release.publishing.licenses import LICENSE
-from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.spec import as_settings
 from lightning_dpgen.specs.usage_error import UsageError
 
 # Wider tables are not searched for the best k: that draws a matrix for each.

@@ -32,7 +32,6 @@ from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.publishing.licenses import LICENSE
 from lightning_dpgen.release.unit_check import unit_of_persons
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.autoencoder import VAESpec
 from lightning_dpgen.specs.clipping import AutoRuleSpec, DPNormSpec, make_rule
 from lightning_dpgen.specs.compute import RaySpec
@@ -48,7 +47,7 @@ from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.public_centres import ENDING, read_centres
 from lightning_dpgen.specs.run import RunSpec, check_privacy, read_run
 from lightning_dpgen.specs.source import Source, source_of
-from lightning_dpgen.specs.spec import completed
+from lightning_dpgen.specs.spec import as_settings, completed
 from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.specs.workload import check_sets, read_sets
 

@@ -24,8 +24,8 @@ from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.description import VALUES
 from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs.argument_names import as_settings
 from lightning_dpgen.specs.data import CustomDataSpec, DataSpec
+from lightning_dpgen.specs.spec import as_settings
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ NAMED = re.compile(rf"(?<![\w./])((?:{'|'.join(GROUPS)}|audit)\.(?!json\b|safete
 
 
 def check_messages(files: list[Path] | None = None) -> Iterator[str]:
-    """Yield strings of the library that name a setting; `specs.argument_names` names them where there are some."""
+    """Yield strings of the library that name a setting; `specs.spec.as_settings` names them where there are some."""
     places = [place for place in PACKAGE.iterdir() if place.name not in PROGRAM]
     for path in files or [path for place in sorted(places) for path in list_code(place)]:
         for line, text in _texts(read(path)):
