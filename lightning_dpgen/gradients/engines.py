@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
@@ -33,6 +34,7 @@ from lightning_dpgen.sampling.randomness import WORDS, make_twister_state, rando
 from lightning_dpgen.sampling.trees import map_tree
 
 # Functions without a rule that a network's owner has been warned of.
+_AS_LOTS_OF_ONE = functools.partial(torch.unsqueeze, dim=1)
 _said: weakref.WeakKeyDictionary[nn.Module, set[str]] = weakref.WeakKeyDictionary()
 
 
@@ -58,7 +60,9 @@ def ghost_gradients(
         ValueError: if a layer mixes records, or the loss would need to see more than its own record.
         RuntimeError: if a parameter is used by code that is no function of torch.
     """
-    if has_shards(network):
+    # Only where there are ranks can parameters be divided over them.
+    in_ranks = dist.is_available() and dist.is_initialized()
+    if in_ranks and has_shards(network):
         check_policies(network)
         if term.forms is not None:
             raise ValueError(
@@ -66,30 +70,31 @@ def ghost_gradients(
                 "gradients follow from the loss"
             )
         with without_own_hooks(network):
-            return _ghost_gradients(network, term, lot, noise, groups)
-    return _ghost_gradients(network, term, lot, noise, groups)
+            return _ghost_gradients(network, term, lot, noise, groups, in_ranks)
+    return _ghost_gradients(network, term, lot, noise, groups, in_ranks)
 
 
 def _ghost_gradients(
-    network: nn.Module, term: PerRecord | PerGroup, lot: Lot, noise: Tensor, groups: Groups | None
+    network: nn.Module, term: PerRecord | PerGroup, lot: Lot, noise: Tensor, groups: Groups | None, in_ranks: bool
 ) -> PerSampleGradients:
-    layers, count = checked_layers(network), None if groups is None else groups.count
-    rows = len(lot) if count is None else count
+    layers, size = checked_layers(network), len(lot)
 
-    def held(factors: Mapping[nn.Parameter, GradientFactors], losses: Callable[[], Tensor]) -> PerSampleGradients:
-        own: dict[str, Any] = {"offsets": lot.offsets, "persons": lot.persons}
-        if groups is not None:
-            own = {"groups": count, "partition": groups, "of_unit": groups.of_unit}
-        return PerSampleGradients(factors, layers, rows, lot.draw, losses=losses, **own)
+    def of_rows(factors: Mapping[nn.Parameter, GradientFactors], losses: Callable[[], Tensor]) -> PerSampleGradients:
+        if groups is None:
+            return PerSampleGradients(
+                factors, layers, size, lot.draw, losses=losses, offsets=lot.offsets, persons=lot.persons
+            )
+        of_groups: dict[str, Any] = {"groups": groups.count, "partition": groups, "of_unit": groups.of_unit}
+        return PerSampleGradients(factors, layers, groups.count, lot.draw, losses=losses, **of_groups)
 
-    if not len(lot):
-        nothing = noise.new_zeros(rows)
-        return held({}, lambda: nothing)
+    if not size:
+        nothing = noise.new_zeros(0 if groups is None else groups.count)
+        return of_rows({}, lambda: nothing)
 
     if term.forms is not None:
         # Under autocast numbers of two precisions would meet, as torch converts nothing in a closed form.
         with full_precision(noise.device):
-            return held(*(term.forms(lot, noise) if groups is None else term.forms(lot, noise, groups)))
+            return of_rows(*(term.forms(lot, noise) if groups is None else term.forms(lot, noise, groups)))
     said = _said.setdefault(network, set())
 
     def say(name: str) -> None:
@@ -101,18 +106,19 @@ def _ghost_gradients(
                 stacklevel=2,
             )
 
-    isolation = Isolation(len(lot), lot.offsets, groups)
+    isolation = Isolation(size, lot.offsets, groups)
     offsets, hidden = HiddenOffsets(isolation), () if groups is None else (HiddenGroups(isolation, groups),)
     tape = Tape(isolation, RULES, say)
 
-    def of_one(records: Any, own: Tensor) -> Tensor:
-        return term.losses(Lot(records, offsets), own, *hidden).squeeze(0)
+    def of_one(records: Any, noise: Tensor) -> Tensor:
+        return term.losses(Lot(records, offsets), noise, *hidden).squeeze(0)
 
-    instead: dict[nn.Parameter, Tensor] = {p: tape.traced(p) for layer in layers for p in layer}
-    instead |= {p: tape.frozen(p) for p in network.parameters() if is_sharded(p) and not p.requires_grad}
+    instead: dict[nn.Parameter, Tensor] = dict(tape.trace(layers, in_ranks))
+    if in_ranks:
+        instead |= {p: tape.frozen(p) for p in network.parameters() if is_sharded(p) and not p.requires_grad}
     try:
         with replaced_parameters(network, instead):
-            losses = isolation.run(of_one, map_tree(lambda x: x.unsqueeze(1), lot.records), noise.unsqueeze(1))
+            losses = isolation.run(of_one, map_tree(_AS_LOTS_OF_ONE, lot.records), noise.unsqueeze(1))
         if not tape.used or not losses.requires_grad:
             raise ValueError(
                 "this loss does not depend on both the records and the parameters that the network's modules hold (a list "
@@ -123,8 +129,8 @@ def _ghost_gradients(
             factors = tape.gradients(losses)
     finally:
         tape.close()
-    found = losses.detach()
-    return held(factors, lambda: found)
+    values = losses.detach()
+    return of_rows(factors, lambda: values)
 
 
 def functional_gradients(
@@ -272,9 +278,16 @@ def term_gradients(
             "engine='func' holds whole gradients of each record, and parameters are sharded: use engine='ghost'"
         )
     # A network without a real parameter is refused by the engine.
-    some = next((p for p in network.parameters() if p.is_floating_point()), _NONE)
+    some = _NONE
+    for p in network.parameters():
+        if p.is_floating_point():
+            some = p
+            break
+    size = len(lot)
+    if noise is None and not term.noise:
+        noise = torch.empty(size, 0, dtype=some.dtype, device=some.device)
     if noise is None:
-        noise = stream.normal((len(lot), term.noise), dtype=some.dtype, device=some.device)
+        noise = stream.normal((size, term.noise), dtype=some.dtype, device=some.device)
     closed = engine == "ghost" and term.forms is not None
     groups = _groups(term, lot, stream, some.device, closed) if isinstance(term, PerGroup) else None
     compute = ENGINES[engine]
@@ -284,10 +297,11 @@ def term_gradients(
     known, code = _checked.setdefault(network, {}), (engine, code_of(term.loss))
     if code not in known:
         known[code] = check_exact(compute, network, term, lot, noise, groups)
-    if term.example is None:
+    # Only a component or a lot without a record needs one.
+    if term.example is None and (engine == "func" or not size):
         term = dataclasses.replace(term, example=known[code])
     with torch_draws_from(stream, some.device):
-        if not len(lot):
+        if not size:
             # A loss that counts its calls must not learn that a lot is empty.
             compute(network, term, *probe_lot(lot, noise, 1, groups, example=term.example))
         return compute(network, term, lot, noise, groups)
@@ -312,9 +326,8 @@ def _groups(term: PerGroup, lot: Lot, stream: PrivateStream, device: torch.devic
     return Groups(index[lot.persons.to(device)], count, places, of_unit=True)
 
 
-@contextmanager
-def torch_draws_from(stream: PrivateStream, device: torch.device) -> Iterator[None]:
-    """Key torch's default generators from the private stream inside this context, and numpy's and Python's by the system.
+def torch_draws_from(stream: PrivateStream, device: torch.device) -> randomness_of_their_own:
+    """Return a context in which torch's default generators are keyed from the private stream, others by the system.
 
     Afterwards all are where they were.
 
@@ -327,20 +340,13 @@ def torch_draws_from(stream: PrivateStream, device: torch.device) -> Iterator[No
 
     def key(generator: torch.Generator) -> None:
         if generator is torch.default_generator:
-            generator.set_state(_keyed(stream))
+            # A state of which all words are from the stream: manual_seed would keep 32 bits. So is its seed, by which
+            # `LossGuard` tells it from another state.
+            fresh = stream.words(1 + WORDS)
+            generator.set_state(make_twister_state(fresh[:1] >> np.uint64(1), fresh[1:] >> np.uint64(32)))
         elif device.type == "cuda" and generator.device.index == (device.index or 0):
             generator.manual_seed(int(stream.words(1)[0] >> 1))
         else:
             generator.seed()
 
-    with randomness_of_their_own(key):
-        yield
-
-
-def _keyed(stream: PrivateStream) -> Tensor:
-    """Make a fresh state of the processor's generator, all words from the stream: manual_seed would keep 32 bits.
-
-    Its seed is from the stream, too, so that `Guard` can tell it from another state.
-    """
-    fresh = stream.words(1 + WORDS)
-    return make_twister_state(fresh[:1] >> np.uint64(1), fresh[1:] >> np.uint64(32))
+    return randomness_of_their_own(key)

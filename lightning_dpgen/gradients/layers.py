@@ -42,10 +42,13 @@ def checked_layers(network: nn.Module) -> list[list[nn.Parameter]]:
         if reason:
             name = next(name for name, layer in network.named_modules() if layer is module)
             raise ValueError(f"layer {name or 'the network itself'} ({type(module).__name__}) {reason}")
-        own = [p for p in module._parameters.values() if p is not None and p.requires_grad and id(p) not in seen]
-        seen.update(map(id, own))
-        if own:
-            layers.append(own)
+        layer = []
+        for p in module._parameters.values():
+            if p is not None and p.requires_grad and id(p) not in seen:
+                seen.add(id(p))
+                layer.append(p)
+        if layer:
+            layers.append(layer)
     return layers
 
 
@@ -56,11 +59,12 @@ def _reason(layer: nn.Module) -> str | None:
             "is Opacus' wrapper, whose hooks find gradients of single records: pass the network inside "
             "(to_standard_module()), since they are found here without hooks"
         )
-    if layer._parameters and any(p is not None and p.is_complex() and p.requires_grad for p in layer._parameters.values()):
-        return (
-            "has complex parameters, for which there is no bound and no noise here: hold them as real ones (..., 2), and "
-            "join these with torch.view_as_complex where they are used"
-        )
+    for p in layer._parameters.values():
+        if p is not None and p.is_complex() and p.requires_grad:
+            return (
+                "has complex parameters, for which there is no bound and no noise here: hold them as real ones (..., 2), "
+                "and join these with torch.view_as_complex where they are used"
+            )
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
         if layer.running_mean is None:
             return (
@@ -89,26 +93,24 @@ def replaced_parameters(network: nn.Module, instead: Mapping[nn.Parameter, Tenso
     Two layers may share a parameter. Recurrent layers leave what they are given where it is in memory: on a GPU they would
     lay it out for cuDNN, and hidden or traced tensors have no memory of their own.
     """
-    modules = modules_of(network)
-    recurrent = [vars(module) for module in modules if isinstance(module, nn.RNNBase)]
-    recurrent = [own for own in recurrent if "flatten_parameters" not in own]
-    held = [
-        (module._parameters, name, p)
-        for module in modules
-        for name, p in module._parameters.items()
-        if p is not None and p in instead
-    ]
+    places, recurrent = [], []
+    for module in modules_of(network):
+        if isinstance(module, nn.RNNBase) and "flatten_parameters" not in vars(module):
+            recurrent.append(vars(module))
+        for name, p in module._parameters.items():
+            if p is not None and p in instead:
+                places.append((module._parameters, name, p))
     try:
-        for place, name, p in held:
-            place[name] = instead[p]
-        for own in recurrent:
-            own["flatten_parameters"] = _leave
+        for parameters, name, p in places:
+            parameters[name] = instead[p]
+        for attributes in recurrent:
+            attributes["flatten_parameters"] = _leave
         yield
     finally:
-        for own in recurrent:
-            own.pop("flatten_parameters", None)
-        for place, name, p in held:
-            place[name] = p
+        for attributes in recurrent:
+            attributes.pop("flatten_parameters", None)
+        for parameters, name, p in places:
+            parameters[name] = p
 
 
 def _leave() -> None:

@@ -279,17 +279,13 @@ def check_micro_batch(size: MicroBatch) -> None:
         raise ValueError(f"micro_batch={size!r}: expected a whole number (int), 1 or more, 'auto' or None")
 
 
-def lot_norms(
-    gradients: PerSampleGradients | MicroBatches, scope: Scope, expected_rows: float, *, needed: bool
-) -> LotNorms:
-    """Return the norms of a lot, from which its bounds are chosen.
+def norms_of_parts(gradients: MicroBatches, scope: Scope, expected_rows: float, *, needed: bool) -> LotNorms:
+    """Return the norms of a lot in parts, from which its bounds are chosen.
 
     Args:
         expected_rows: as in `LotNorms`.
-        needed: whether the bounds depend on the norms; if not, no pass is made over a lot in parts.
+        needed: whether the bounds depend on the norms; if not, no pass is made over the parts.
     """
-    if isinstance(gradients, PerSampleGradients):
-        return replace(scope.norms(gradients), expected_rows=expected_rows)
     if not needed:
         first = scope.norms(gradients.first())
         return replace(first, columns=[column[:0] for column in first.columns], expected_rows=expected_rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -66,7 +67,7 @@ class PerSampleGradients:
     @property
     def parameters(self) -> list[nn.Parameter]:
         """All parameters."""
-        return [p for layer in self._layers for p in layer]
+        return list(itertools.chain.from_iterable(self._layers))
 
     @property
     def losses(self) -> Tensor | None:
@@ -140,14 +141,14 @@ class PerSampleGradients:
         """Write ``sum_i weights[i] * gradient_i`` into `out`, or add it; see `weighted_sums`."""
         weighted_sums([(self, weights)], out, add=add)
 
-    def pieces(self, weights: Tensor | Sequence[Tensor]) -> Iterator[tuple[nn.Parameter, Piece]]:
-        """Give the pieces of a weighted sum: for each parameter its factors, the weights of rows, and the silenced rows."""
+    def add_pieces(self, weights: Tensor | Sequence[Tensor], pieces: dict[nn.Parameter, list[Piece]]) -> None:
+        """Add the pieces of a weighted sum: for each parameter its factors, the weights of rows, and the silenced rows."""
         if not self._size:
             return
         norms = self._all_norms
         # A sum is finite only if all are.
         quiet = None if math.isfinite(float(norms.sum())) else ~torch.isfinite(norms)
-        each = [self._by_row(weights)] * len(self._layers) if isinstance(weights, Tensor) else map(self._by_row, weights)
+        of_all = self._by_row(weights) if isinstance(weights, Tensor) else None
         if self._partition is not None:
             # Records of no group are silenced in any case: their own numbers may be infinite, and no group's norm shows it.
             left_out = self._partition.index >= self._partition.count
@@ -155,8 +156,11 @@ class PerSampleGradients:
                 quiet = left_out | self._partition.shared(quiet.to(norms.dtype)).bool()
             elif left_out.any():
                 quiet = left_out
-        for layer, own in zip(self._layers, each, strict=True):
-            yield from ((p, (self._factors[p], own, quiet)) for p in layer if p in self._factors)
+        for i, layer in enumerate(self._layers):
+            of_layer = self._by_row(weights[i]) if of_all is None else of_all
+            for p in layer:
+                if p in self._factors:
+                    pieces.setdefault(p, []).append((self._factors[p], of_layer, quiet))
 
     def _by_row(self, weights: Tensor) -> Tensor:
         """Turn weights (B,) into one for each row of the factors: a sum over groups is one over their records."""
@@ -181,79 +185,88 @@ def weighted_sums(
 
     A record whose norm is not finite adds exact zeros.
     """
-    found = _pieces(terms)
-    for p, view in out.items():
-        if p not in found and not add:
-            view.zero_()
-        _write(found.get(p, []), view, add=add)
+    pieces = _pieces(terms)
+    for p, total in out.items():
+        _write(pieces.get(p, ()), total, add=add)
 
 
 def each_weighted_sum(
     terms: Sequence[tuple[PerSampleGradients, Tensor | Sequence[Tensor]]], parameters: Iterable[nn.Parameter]
 ) -> Iterator[tuple[nn.Parameter, Tensor]]:
     """Give the weighted sum of `weighted_sums` for one sharded parameter after the other, in its whole shape."""
-    found = _pieces(terms)
+    pieces = _pieces(terms)
     for p in parameters:
         whole = room_for_sum(p)
-        _write(found.get(p, []), whole, add=False)
+        _write(pieces.get(p, ()), whole, add=False)
         yield p, whole
 
 
 def _pieces(terms: Sequence[tuple[PerSampleGradients, Tensor | Sequence[Tensor]]]) -> dict[nn.Parameter, list[Piece]]:
-    found: dict[nn.Parameter, list[Piece]] = {}
+    pieces: dict[nn.Parameter, list[Piece]] = {}
     for gradients, weights in terms:
-        for p, piece in gradients.pieces(weights):
-            found.setdefault(p, []).append(piece)
-    return found
+        gradients.add_pieces(weights, pieces)
+    return pieces
 
 
 def _write(pieces: Sequence[Piece], out: Tensor, *, add: bool) -> None:
-    for i, (factors, weights, silenced) in enumerate(joined(pieces)):
-        factors.weighted_sum(weights, silenced, out, add=add or i > 0)
+    if not pieces and not add:
+        out.zero_()
+    for factors, weights, silenced in pieces if len(pieces) < 2 else joined(pieces):
+        factors.weighted_sum(weights, silenced, out, add=add)
+        add = True
 
 
 def _squares(each: Sequence[GradientFactors]) -> Tensor:
     """Return squared norms (len(each), R) in float64: a few operations for all that are products of row lengths."""
-    rows = [factors.rows() for factors in each]
-    grams = GramCache(each)
-    apart = [
-        (factors.norms(grams) if isinstance(factors, OuterSum) else factors.norms()).double()
-        for factors, pair in zip(each, rows, strict=True)
-        if not pair
-    ]
+    rows: list[list[Tensor]] = []
+    apart: list[Tensor] = []
+    grams: GramCache | None = None
+    for factors in each:
+        rows.append(factors.rows())
+        if not rows[-1]:
+            grams = grams or GramCache(each)
+            apart.append((factors.norms(grams) if isinstance(factors, OuterSum) else factors.norms()).double())
     if not apart:
         return _products(rows)
-    found = torch.stack(apart).square_()
+    squares = torch.stack(apart).square_()
     if len(apart) == len(each):
-        return found
+        return squares
     # The places of all among those that are computed together, with the others behind them.
     together, behind, places = 0, len(each) - len(apart), []
     for pair in rows:
         places.append(together if pair else behind)
         together, behind = together + bool(pair), behind + (not pair)
-    return torch.cat([_products([pair for pair in rows if pair]), found])[_places(tuple(places), found.device)]
+    return torch.cat([_products([pair for pair in rows if pair]), squares])[_places(tuple(places), squares.device)]
 
 
 def _products(rows: Sequence[list[Tensor]]) -> Tensor:
     """Return squares (len(rows), R) of the products of row lengths, of one or two matrices each, in float64."""
     # A layer's weight and bias have one factor in common.
-    unique: dict[tuple, tuple[int, Tensor]] = {}
-    keys = [[unique.setdefault((x.data_ptr(), x.shape, x.stride()), (len(unique), x))[0] for x in pair] for pair in rows]
-    matrices = [x for _, x in unique.values()]
-    widths, device = tuple(x.shape[1] for x in matrices), matrices[0].device
-    scale, more, one = _slacks(widths, device)
-    # The last row of ones is for gradients of one factor.
-    left = _places(tuple(pair[0] for pair in keys), device)
-    right = _places(tuple(pair[1] if len(pair) > 1 else len(matrices) for pair in keys), device)
-    lengths = [torch.linalg.vector_norm(x, dim=1) for x in matrices]
-    found = torch.stack([*lengths, one.expand_as(lengths[0])]).double().mul_(scale).add_(more).square_()
-    return found.index_select(0, left).mul_(found.index_select(0, right))
+    numbers: dict[tuple, int] = {}
+    lengths, widths, left, right = [], [], [], []
+    for pair in rows:
+        of_pair = []
+        for x in pair:
+            key = x.data_ptr(), x.shape, x.stride()
+            if key not in numbers:
+                widths.append(x.shape[1])
+                lengths.append(torch.linalg.vector_norm(x, dim=1))
+                numbers[key] = len(lengths)
+            of_pair.append(numbers[key])
+        left.append(of_pair[0])
+        # The first row, of ones, is for gradients of one factor.
+        right.append(of_pair[1] if len(of_pair) > 1 else 0)
+    device = lengths[0].device
+    scale, more, one = _slacks(tuple(widths), device)
+    squares = torch.stack([one.expand_as(lengths[0]), *lengths]).double().mul_(scale).add_(more).square_()
+    factors = squares.index_select(0, _places(tuple(left), device))
+    return factors.mul_(squares.index_select(0, _places(tuple(right), device)))
 
 
 @functools.lru_cache(maxsize=256)
 def _slacks(widths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the factors and summands (n + 1, 1) of `slack` for lengths of these widths, and a one."""
-    scale, more = torch.tensor([*map(slack, widths), (1.0, 0.0)], dtype=torch.float64, device=device).T[:, :, None]
+    """Return the factors and summands (1 + n, 1) of `slack` for a one and for lengths of these widths, and a one."""
+    scale, more = torch.tensor([(1.0, 0.0), *map(slack, widths)], dtype=torch.float64, device=device).T[:, :, None]
     return scale, more, torch.ones(1, device=device)
 
 

@@ -32,7 +32,7 @@ them ends each mechanism (docs/guarantees/devices.md, "Several devices"). Where 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.gradients.clipping import ClippingRule, clip_weights
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
-from lightning_dpgen.gradients.micro_batches import MicroBatches, lot_norms
+from lightning_dpgen.gradients.micro_batches import MicroBatches, norms_of_parts
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients, each_weighted_sum, weighted_sums
 from lightning_dpgen.gradients.shards import is_sharded, like_own_part, own_part, summed_shard
 from lightning_dpgen.privacy.access import OpenAccess
@@ -71,9 +71,9 @@ class GradientBuffer:
         }
         self.sharded = any(map(is_sharded, parameters))
 
-    def gradients(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
-        """Give each parameter with its gradient, in the memory of `flat`, divided over ranks as the parameter is."""
-        return ((p, like_own_part(p, view)) for p, view in self.views.items())
+    def gradients(self) -> Mapping[nn.Parameter, Tensor]:
+        """Return the gradient of each parameter, in the memory of `flat`, divided over ranks as the parameter is."""
+        return {p: like_own_part(p, view) for p, view in self.views.items()} if self.sharded else self.views
 
     def write(self, terms: Sequence[tuple[PerSampleGradients, Tensor | Sequence[Tensor]]], *, add: bool) -> None:
         """Write weighted sums of several terms, or add them (`weighted_sums`); those of shards are summed over all ranks.
@@ -118,6 +118,7 @@ def privatize(
     # Norms, factors and sums keep their guarantees only in full precision.
     with full_precision(out.flat.device):
         used: list[Bounds] = []
+        private = access.private
         whole: list[tuple[PerSampleGradients, Tensor | Sequence[Tensor]]] = []
         sensitivity: float | Tensor = 0.0
         # An expected lot of clipped gradients, and so many groups, are this long over their divisor.
@@ -132,8 +133,12 @@ def privatize(
                 divisor, reach = gradients.groups * access.ranks.size, 2.0
             if not gradients.of_unit:
                 reach *= access.max_rows
-            norms = lot_norms(gradients, rule.scope, divisor, needed=access.private and rule.known(access.number) is None)
-            if access.private:
+            if isinstance(gradients, PerSampleGradients):
+                norms = rule.scope.norms(gradients, divisor)
+            else:
+                needed = private and rule.known(access.number) is None
+                norms = norms_of_parts(gradients, rule.scope, divisor, needed=needed)
+            if private:
                 bounds = rule.bounds(access, norms, before and before[i])
             else:
                 bounds = (math.inf,) * len(norms.columns)
@@ -143,7 +148,7 @@ def privatize(
                 for part in gradients.parts():
                     add_clipped(part, rule, bounds, divisor, out, add=add)
                     add = True
-                    # Else it would be held until the next one is made.
+                    # Free this part's gradients before the next part is computed.
                     del part
             sensitivity = sensitivity + rule.scope.sensitivity(bounds) * (reach / divisor)
             largest = largest + rule.scope.sensitivity(bounds)

@@ -20,8 +20,8 @@ class LotNorms:
 
     Args:
         columns: norms (R_j,), one of a record (or group) in each row.
-        expected_rows: the expected number of rows over all processes, public: the expected lot, or the number of groups.
-            A scope does not know it; `lot_norms` puts it in, before a rule chooses bounds.
+        expected_rows: the expected number of rows over all processes, public: the expected lot, or the number of groups;
+            rules that choose bounds are told it.
         touched: the number of columns in which one record has a norm.
         grouped: rows are groups, so that a record changes a norm and does not add one.
         of_unit: a person with all records has one row (`PerSampleGradients`).
@@ -44,7 +44,7 @@ class Scope(Protocol):
             ValueError: saying why.
         """
 
-    def norms(self, gradients: PerSampleGradients) -> LotNorms:
+    def norms(self, gradients: PerSampleGradients, expected_rows: float | None = None) -> LotNorms:
         """Return the norms, one column a bound."""
         ...
 
@@ -60,8 +60,8 @@ class Scope(Protocol):
 class Flat(Scope):
     """One bound for the whole gradient of a record."""
 
-    def norms(self, gradients: PerSampleGradients) -> LotNorms:
-        return LotNorms((gradients.norms(),), grouped=gradients.groups is not None, of_unit=gradients.of_unit)
+    def norms(self, gradients: PerSampleGradients, expected_rows: float | None = None) -> LotNorms:
+        return LotNorms((gradients.norms(),), 1, gradients.groups is not None, gradients.of_unit, expected_rows)
 
     def weights(self, factors: Sequence[Tensor]) -> Tensor:
         return factors[0]
@@ -73,10 +73,9 @@ class Flat(Scope):
 class Layers(Scope):
     """A bound for each layer of the network; a record may reach all of them at once."""
 
-    def norms(self, gradients: PerSampleGradients) -> LotNorms:
+    def norms(self, gradients: PerSampleGradients, expected_rows: float | None = None) -> LotNorms:
         columns = gradients.layer_norms()
-        grouped = gradients.groups is not None
-        return LotNorms(columns, touched=len(columns), grouped=grouped, of_unit=gradients.of_unit)
+        return LotNorms(columns, len(columns), gradients.groups is not None, gradients.of_unit, expected_rows)
 
     def weights(self, factors: Sequence[Tensor]) -> Sequence[Tensor]:
         return factors
@@ -95,11 +94,12 @@ class Components(Scope):
                 "parameters that are all stacked, one slice for each component"
             )
 
-    def norms(self, gradients: PerSampleGradients) -> LotNorms:
+    def norms(self, gradients: PerSampleGradients, expected_rows: float | None = None) -> LotNorms:
         # Parts of a lot, and gradients that wait for a mean, are checked here alone.
         self.check(gradients)
         norms = gradients.norms()
-        return LotNorms([norms[start:end] for start, end in itertools.pairwise(gradients.offsets)])
+        columns = [norms[start:end] for start, end in itertools.pairwise(gradients.offsets)]
+        return LotNorms(columns, expected_rows=expected_rows)
 
     def weights(self, factors: Sequence[Tensor]) -> Tensor:
         return torch.cat(list(factors))

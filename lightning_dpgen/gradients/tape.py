@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import _functorch
 
 from lightning_dpgen.gradients.component_factors import sum_factors
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, masked
@@ -85,9 +86,10 @@ class TracedParameter(Ruled):
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        inside = next((x for x in (*args, *kwargs.values()) if isinstance(x, TracedParameter)), None)
-        if inside is None:
-            inside = next(x for x in leaves_of((args, kwargs)) if isinstance(x, TracedParameter))
+        for x in (*args, *kwargs.values()):
+            if isinstance(x, TracedParameter):
+                return x.tape.use(function, args, kwargs)
+        inside = next(x for x in leaves_of((args, kwargs)) if isinstance(x, TracedParameter))
         return inside.tape.use(function, args, kwargs)
 
 
@@ -121,17 +123,22 @@ class Tape:
         self._gathered = self._gathered or GatheredParameters(self.isolation)
         return self._gathered.frozen(parameter)
 
-    def traced(self, parameter: nn.Parameter) -> TracedParameter:
-        """Return the one traced parameter in the place of a parameter."""
-        if parameter not in self._leaves:
-            if is_sharded(parameter):
-                self._gathered = self._gathered or GatheredParameters(self.isolation)
-                source = self._gathered.stand_in(parameter)
-            else:
-                source = parameter.detach().requires_grad_()
-            self._leaves[parameter] = TracedParameter.of(source, self)
-            self._handed.append((parameter, parameter._version))
-        return self._leaves[parameter]
+    def trace(self, layers: Iterable[Iterable[nn.Parameter]], in_ranks: bool = False) -> Mapping[nn.Parameter, Tensor]:
+        """Trace the parameters of some layers; return the traced one in the place of each.
+
+        Args:
+            in_ranks: whether some may be divided over ranks.
+        """
+        for layer in layers:
+            for parameter in layer:
+                if in_ranks and is_sharded(parameter):
+                    self._gathered = self._gathered or GatheredParameters(self.isolation)
+                    source = self._gathered.stand_in(parameter)
+                else:
+                    source = parameter.detach().requires_grad_()
+                self._leaves[parameter] = TracedParameter.of(source, self)
+                self._handed.append((parameter, parameter._version))
+        return self._leaves
 
     def rows(self, x: Any) -> Tensor | None:
         """Return the records (B, ...) behind what the loss sees as one; None for a tensor that holds no record."""
@@ -167,7 +174,11 @@ class Tape:
 
     def use(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Replace a call of `function` that has traced parameters among its arguments."""
-        if self._received is not None or any(isinstance(x, TracedParameter) and x.tape is not self for x in args):
+        is_complex, is_other = False, self._received is not None
+        for x in (*args, *kwargs.values()):
+            if isinstance(x, TracedParameter):
+                is_complex, is_other = is_complex or x.source.is_complex(), is_other or x.tape is not self
+        if is_other:
             raise RuntimeError(
                 "something computed from a parameter was kept from an earlier lot, so its gradient is lost: compute it "
                 "anew in each call"
@@ -180,18 +191,17 @@ class Tape:
         if function == _SET_DATA:
             raise RuntimeError(_WRITTEN)
         if self._gathered is None or function in NO_NUMBERS:
-            return self._use(function, args, kwargs)
+            return self._use(function, args, kwargs, is_complex)
         sources = [x.source for x in leaves_of((args, kwargs)) if isinstance(x, TracedParameter)]
         with self._gathered.present(self._gathered.among(sources)), self._gathered.packing():
-            return self._use(function, args, kwargs)
+            return self._use(function, args, kwargs, is_complex)
 
-    def _use(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _use(self, function: Callable, args: tuple, kwargs: dict[str, Any], is_complex: bool) -> Any:
         if function in _APART or not torch.is_grad_enabled():
             # A loss that wrote into a parameter would leave there what it made of records, so it gets copies.
             args, kwargs = map_tree(lambda x: self._copy(x) if isinstance(x, TracedParameter) else x, (args, kwargs))
             return args[0] if function in _APART else self.isolation.call(function, args, kwargs)
         # Rules are those of real numbers.
-        is_complex = any(isinstance(x, TracedParameter) and x.source.is_complex() for x in (*args, *kwargs.values()))
         rule = None if is_complex else self._rules.get(function)
         fits = rule is not None and (not kwargs or _takes(rule, kwargs))
         result = rule(self, *args, **kwargs) if fits else NotImplemented
@@ -261,8 +271,9 @@ class Tape:
         Raises:
             RuntimeError: if the loss has written into one.
         """
-        if any(x._version != before for x, before in self._handed):
-            raise RuntimeError(_WRITTEN)
+        for x, version in self._handed:
+            if x._version != version:
+                raise RuntimeError(_WRITTEN)
 
     @property
     def used(self) -> bool:
@@ -280,24 +291,28 @@ class Tape:
             return self._gradients(losses)
 
     def _gradients(self, losses: Tensor) -> dict[nn.Parameter, GradientFactors]:
-        copies = [copy for copy, _ in self._copies]
-        unseen = [x for p, traced in self._leaves.items() for x in (p, traced, traced.source)]
+        inputs = [self._seed]
+        for copy, _ in self._copies:
+            inputs.append(copy)
+        for p, traced in self._leaves.items():
+            inputs += p, traced, traced.source
         self._received = {}
         with torch._C.DisableTorchFunctionSubclass():
-            found = torch.autograd.grad(losses.sum(), [self._seed, *copies, *unseen], allow_unused=True)[1:]
-        if any(gradient is not None for gradient in found[len(copies) :]):
-            raise RuntimeError(
-                "a parameter is used where its gradients by record cannot be seen (an autograd.Function, an extension, "
-                "written into another tensor): use engine='func', or torch's functions without writing in place"
-            )
+            of_copies = torch.autograd.grad(losses.sum(), inputs, allow_unused=True)[1:]
+        for gradient in of_copies[len(self._copies) :]:
+            if gradient is not None:
+                raise RuntimeError(
+                    "a parameter is used where its gradients by record cannot be seen (an autograd.Function, an extension, "
+                    "written into another tensor): use engine='func', or torch's functions without writing in place"
+                )
         by_source: dict[int, tuple[Tensor, list[GradientFactors]]] = {}
         for _, noted in sorted(self._received.items()):
             for source, factors in noted:
                 by_source.setdefault(id(source), (source, []))[1].append(factors)
-        for (_, source), gradient in zip(self._copies, found, strict=False):
+        for (_, source), gradient in zip(self._copies, of_copies, strict=False):
             if gradient is not None:
                 by_source.setdefault(id(source), (source, []))[1].append(Dense(gradient))
-        return self._carried_back(list(by_source.values()))
+        return self._carried_back(by_source)
 
     def close(self) -> None:
         """Let go of all tensors: notes lead through the graph back to this tape, a cycle that no collector sees."""
@@ -307,19 +322,23 @@ class Tape:
         if self._gathered is not None:
             self._gathered.clear()
 
-    def _carried_back(self, found: list[tuple[Tensor, list[GradientFactors]]]) -> dict[nn.Parameter, GradientFactors]:
+    def _carried_back(
+        self, by_source: Mapping[int, tuple[Tensor, list[GradientFactors]]]
+    ) -> dict[nn.Parameter, GradientFactors]:
         """Carry gradients from sources back to parameters, through what was computed from parameters alone."""
-        leaves = {id(traced.source): (p, traced.source) for p, traced in self._leaves.items()}
+        leaves = {}
+        for p, traced in self._leaves.items():
+            leaves[id(traced.source)] = p, traced.source
         gradients: dict[nn.Parameter, list[GradientFactors]] = {}
-        for source, uses in found:
-            total = sum_factors(uses)
+        for source, uses in by_source.values():
+            total = uses[0] if len(uses) == 1 else sum_factors(uses)
             while id(source) in self._masks:
                 _, source, mask = self._masks[id(source)]
                 total = masked(total, mask)
             if id(source) in leaves:
                 gradients.setdefault(leaves[id(source)][0], []).append(total)
                 continue
-            each = torch.autograd.grad(
+            of_leaves = torch.autograd.grad(
                 source,
                 [leaf for _, leaf in leaves.values()],
                 total.materialise(),
@@ -327,10 +346,13 @@ class Tape:
                 allow_unused=True,
                 retain_graph=True,
             )
-            for (parameter, _), gradient in zip(leaves.values(), each, strict=True):
+            for (parameter, _), gradient in zip(leaves.values(), of_leaves, strict=True):
                 if gradient is not None:
                     gradients.setdefault(parameter, []).append(Dense(gradient))
-        return {parameter: sum_factors(uses) for parameter, uses in gradients.items()}
+        sums = {}
+        for parameter, uses in gradients.items():
+            sums[parameter] = uses[0] if len(uses) == 1 else sum_factors(uses)
+        return sums
 
 
 def _takes(rule: Rule, keywords: Mapping[str, Any]) -> bool:
@@ -357,8 +379,14 @@ def records_behind(tape: Tape, x, least: int, *parameters) -> Tensor | None:
         least: the fewest dimensions of a record; with fewer, that of the lot would be taken for one of them.
         parameters: the other arguments; a rule knows only traced parameters and public tensors among them.
     """
-    rows = tape.rows(x)
-    return None if rows is None or rows.dim() <= least or any(map(is_hidden, parameters)) else rows
+    rows = tape.isolation.rows(x)
+    if rows is None or rows.dim() <= least:
+        return None
+    # `is_hidden`, written out: each layer comes here.
+    for p in parameters:
+        if isinstance(p, Tensor) and _functorch.is_functorch_wrapped_tensor(p):
+            return None
+    return rows
 
 
 def sum_by_channel(gradient: Tensor, size: int, like: Tensor) -> Dense:

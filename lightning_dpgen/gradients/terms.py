@@ -193,7 +193,7 @@ def code_of(loss: Any) -> Hashable:
     if isinstance(loss, types.MethodType):
         return code_of(loss.__func__), id(loss.__self__)
     if isinstance(loss, types.FunctionType):
-        return loss.__code__, tuple(_kept(cell.cell_contents) for cell in loss.__closure__ or ())
+        return loss.__code__, tuple([_kept(cell.cell_contents) for cell in loss.__closure__]) if loss.__closure__ else ()
     return type(loss), tuple((name, _kept(x)) for name, x in sorted(getattr(loss, "__dict__", {}).items()))
 
 

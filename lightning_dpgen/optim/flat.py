@@ -82,14 +82,16 @@ class FlatGroups:
     @contextmanager
     def in_their_place(self) -> Iterator[None]:
         """Put the flat tensors into the optimizer's groups, within a ``with`` block."""
-        kept = [group["params"] for group in self._optimizer.param_groups]
+        params = []
         try:
             for group, flat in zip(self._optimizer.param_groups, self._flats, strict=True):
+                params.append(group["params"])
                 group["params"] = [flat]
             yield
         finally:
-            for group, params in zip(self._optimizer.param_groups, kept, strict=True):
-                group["params"] = params
+            # Other groups than before, where a state was loaded.
+            for group, members in zip(self._optimizer.param_groups, params, strict=True):
+                group["params"] = members
 
     def apart(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return the `state_dict` of an optimizer of the parameters themselves, from that of one parameter a group."""

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from opacus.optimizers import DPOptimizer
 from scipy.stats import chi2
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
@@ -411,9 +411,10 @@ class PrivateOptimizer(DPOptimizer):
         # BatchMemoryManager announces before each part of a lot whether more of them are to come.
         announced, self._step_skip_queue[:] = self._step_skip_queue[:], []
         more = bool(announced) and announced[-1]
-        samples = [getattr(p, "grad_sample", None) for p in self.params]
-        # p.grad of the step before is the buffer, to which a backward pass for a later part would add unclipped gradients.
-        for p in self.params:
+        params, samples = self.params, []
+        for p in params:
+            samples.append(getattr(p, "grad_sample", None))
+            # p.grad of the step before is the buffer, to which a backward pass for a later part would add unclipped ones.
             p.grad = p.grad_sample = None
         taken = gradients is not None
         if not taken:
@@ -425,9 +426,9 @@ class PrivateOptimizer(DPOptimizer):
                     "a lot of PoissonLots and expect(lot.draw); under BatchMemoryManager the loader has num_workers=0. "
                     "Nothing was charged"
                 )
-        self._check(gradients)
+        self._check(gradients, params)
         if self._buffer.sharded:
-            check_shards(self.params, self._account.ranks)
+            check_shards(params, self._account.ranks)
             if data_free or not taken:
                 raise RuntimeError(
                     "parameters are sharded: expected set_gradients(term_gradients(...)), of terms that see records (no "
@@ -448,10 +449,10 @@ class PrivateOptimizer(DPOptimizer):
                 "draw (Lot.mapped keeps it), or come from one pass over a loader. The begun lot is dropped; nothing was "
                 "charged"
             )
-        self._account.check_draw(self._stage, draw)
         rows = self._rows(gradients, draw, begun and begun[1], all_of_it=not taken and not more)
         # A part of a lot that Opacus' BatchMemoryManager has cut.
         if more:
+            self._account.check_draw(self._stage, draw)
             self._add_part(gradients, begun is not None)
             self._state_of_step["begun"], self._state_of_step["expected"] = (draw, rows), expected
             self._is_last_step_skipped = True
@@ -471,13 +472,14 @@ class PrivateOptimizer(DPOptimizer):
             self._buffer.flat.zero_()
             raise
         self._state_of_step["bounds"] = bounds
-        given = dict(self._buffer.gradients())
-        for p, gradient in given.items():
+        noisy = self._buffer.gradients()
+        for p, gradient in noisy.items():
             p.grad = gradient
-        self._add_data_free(data_free)
+        if data_free:
+            self._add_data_free(data_free)
         if self.step_hook:
             self.step_hook(self)
-            for p, gradient in given.items():
+            for p, gradient in noisy.items():
                 # A gradient that the hook has put in its place is not in the optimizer's flat tensor.
                 if p.grad is not None and p.grad is not gradient:
                     gradient.copy_(p.grad)
@@ -500,13 +502,12 @@ class PrivateOptimizer(DPOptimizer):
             before: the counts of earlier parts of the lot, one for each term.
             all_of_it: True to refuse fewer, too; for ``grad_sample`` nothing else is known.
         """
-        assert draw.size is not None, "check_draw takes no draw without a size"
         rows = list(before or [0] * len(gradients))
-        for i, own in enumerate(gradients):
-            if own.groups is None and not isinstance(own, MicroBatches):
-                rows[i] += len(own.rows if isinstance(own, EmbeddingGradients) else own)
-        # Their number is private, so no message says it.
-        if any(count > draw.size for count in rows):
+        for i, of_term in enumerate(gradients):
+            if of_term.groups is None and not isinstance(of_term, MicroBatches):
+                rows[i] += len(of_term.rows if isinstance(of_term, EmbeddingGradients) else of_term)
+        # Their number is private, so no message says it. A draw without a size was not issued, and opens no access.
+        if draw.size is not None and max(rows) > draw.size:
             raise RuntimeError(
                 "these gradients are of more records than their lot has: each record counts once. Nothing was charged"
             )
@@ -520,11 +521,11 @@ class PrivateOptimizer(DPOptimizer):
 
     def _add_part(self, gradients: Sequence[PerSampleGradients], begun: bool) -> None:
         """Add the clipped gradients of one part of a lot to the buffer."""
-        number = self._account.done.get(self._stage, 0)
-        for own, rule in zip(gradients, self._rules, strict=True):
+        number = self._account.step_of(self._stage)
+        for of_term, rule in zip(gradients, self._rules, strict=True):
             if rule.by_person:
-                own = own.of_persons(self._account.plan.max_rows)
-            norms = rule.scope.norms(own)
+                of_term = of_term.of_persons(self._account.plan.max_rows)
+            norms = rule.scope.norms(of_term)
             bounds = rule.ahead(number, norms) if self._account.plan.private else (math.inf,) * len(norms.columns)
             if bounds is None:
                 raise RuntimeError(
@@ -532,7 +533,7 @@ class PrivateOptimizer(DPOptimizer):
                     "call set_gradients(MicroBatches(...)), which goes through them twice, or choose a rule whose bound "
                     "is known before"
                 )
-            add_clipped(own, rule, bounds, self.expected_batch_size, self._buffer, add=begun)
+            add_clipped(of_term, rule, bounds, self.expected_batch_size, self._buffer, add=begun)
             begun = True
 
     def _from_grad_sample(self, samples: Sequence[Tensor | list[Tensor] | None], draw: LotId | None) -> PerSampleGradients:
@@ -553,33 +554,35 @@ class PrivateOptimizer(DPOptimizer):
         persons = None if draw is None or len(next(iter(held.values()))) != draw.size else draw.persons
         return materialised(held, draw, persons=None if persons is None else torch.from_numpy(persons))
 
-    def _check(self, gradients: Sequence[PerSampleGradients | MicroBatches | EmbeddingGradients]) -> None:
+    def _check(
+        self, gradients: Sequence[PerSampleGradients | MicroBatches | EmbeddingGradients], params: Sequence[nn.Parameter]
+    ) -> None:
         """Refuse gradients that are not of all parameters; any other would keep an old gradient, or one never clipped."""
         if len(gradients) != len(self._rules):
             raise RuntimeError(
                 f"gradients of {len(gradients)} terms were passed, for {len(self._rules)} clipping rules: expected one "
                 "rule for each term"
             )
-        if len({g.draw for g in gradients}) > 1:
-            raise RuntimeError("the terms of a step must be of one lot: these gradients are of several draws")
-        mine = {id(p) for p in self._buffer.views}
-        if mine != {id(p) for p in self.params}:
+        mine = set(map(id, params))
+        if mine != set(map(id, self._buffer.views)):
             raise RuntimeError(
                 "parameters were frozen, thawed or added since this optimizer was made: make a new PrivateOptimizer on the "
                 "same account"
             )
-        for own, rule in zip(gradients, self._rules, strict=True):
-            own = own.first() if isinstance(own, MicroBatches) else own
-            theirs = {id(p) for p in own.parameters}
+        for of_term, rule in zip(gradients, self._rules, strict=True):
+            if of_term.draw is not gradients[0].draw:
+                raise RuntimeError("the terms of a step must be of one lot: these gradients are of several draws")
+            first = of_term.first() if isinstance(of_term, MicroBatches) else of_term
+            theirs = set(map(id, first.parameters))
             if mine != theirs:
                 raise RuntimeError(
                     f"the gradients are of {len(theirs)} parameters, and {len(mine & theirs)} of them are among the "
                     f"{len(mine)} of this optimizer: pass the gradients of exactly its parameters"
                 )
-            if isinstance(own, PerSampleGradients):
-                rule.scope.check(own)
+            if isinstance(first, PerSampleGradients):
+                rule.scope.check(first)
                 if rule.by_person:
-                    own.of_persons(self._account.plan.max_rows)
+                    first.of_persons(self._account.plan.max_rows)
 
     def _add_data_free(self, terms: Sequence[DataFree]) -> None:
         """Add the plain gradients of terms that see no record."""

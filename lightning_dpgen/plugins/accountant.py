@@ -211,7 +211,7 @@ class MomentsAccountant(pl.Callback):
     def _warn_of_lost_steps(self) -> None:
         if self._adopted is None or not self.account.ranks.leads:
             return
-        if lost := self.account.ledger.count(self.stage) - self.account.done.get(self.stage, 0):
+        if lost := self.account.ledger.count(self.stage) - self.account.step_of(self.stage):
             warnings.warn(
                 f"{lost} steps after this checkpoint are paid for, and what they made is lost: the fit makes the "
                 f"{self.account.remaining(self.stage)} that are left, and a schedule of the learning rate stops {lost} "
@@ -267,12 +267,14 @@ class MomentsAccountant(pl.Callback):
             self._alike = True
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
-        check_ranks_agree(module, self.account.ranks)
-        self._close_changed_logs(trainer)
+        if self.account.ranks.size > 1:
+            check_ranks_agree(module, self.account.ranks)
+        if trainer.loggers:
+            self._close_changed_logs(trainer)
+            self._log_epsilon(trainer)
         if self._adopted is not None:
             # Lightning adds the one of this block.
             self._count_logs(trainer, -1)
-        self._log_epsilon(trainer)
         if self.account.plan.private and not self.account.remaining(self.stage):
             self.complete = True
             trainer.should_stop = True
@@ -285,13 +287,13 @@ class MomentsAccountant(pl.Callback):
 
     def _count_logs(self, trainer: pl.Trainer, shift: int = 0) -> int:
         """Let logs of other callbacks (LearningRateMonitor) count the plan's steps; return how many are made."""
-        done = self.account.done.get(self.stage, 0)
+        done = self.account.step_of(self.stage)
         trainer.fit_loop.epoch_loop._batches_that_stepped = done + shift
         return done
 
     def _log_epsilon(self, trainer: pl.Trainer) -> None:
         # The curve takes half a second, which makes no difference to a fit of some length.
-        if trainer.loggers and self.account.private and time.monotonic() - self._began > _WORTH_A_CURVE:
+        if self.account.private and time.monotonic() - self._began > _WORTH_A_CURVE:
             step = self.account.plan.stage(self.stage).count - self.account.remaining(self.stage)
             # Lightning counts steps from 0, and so do the other logs of an adopted module.
             number = step if self._adopted is None else step - 1

@@ -115,7 +115,10 @@ class AutomaticModule:
         options = options or StepOptions()
         self._options, self._after_last = options, after_last
         self.learning_rates = LearningRates(module, account, stage)
-        self._parts = LotParts(options.micro_batch, 1.0 if options.micro_batch is None else self._expected_lot)
+        # None where a lot is taken in one piece.
+        self._parts = None if options.micro_batch is None else LotParts(options.micro_batch, self._expected_lot)
+        # The one term of a module whose training step gives losses.
+        self._of_losses = [PerRecord(self._losses)]
         trained = [p for p in module.parameters() if p.requires_grad]
         self.average = ParameterAverage(trained, options.averaging) if options.averaging else None
         self._own = type(module).training_step.__get__(module)
@@ -153,7 +156,7 @@ class AutomaticModule:
         module: Any = self._module
         wrapped = module.optimizers()
         for lot in block:
-            self._values, self._index = {}, self._account.done.get(self._stage, 0)
+            self._values, self._index = {}, self._account.step_of(self._stage)
             if self._before(None, self._index) == -1:
                 raise MisconfigurationException(
                     "on_train_batch_start returned -1, which ends an epoch: a fit ends with the last planned step, or with "
@@ -163,11 +166,14 @@ class AutomaticModule:
             if isinstance(wrapped, list):
                 self._step_each(wrapped, lot)
             else:
-                self._step(wrapped, self._terms(), lot)
+                self._step(wrapped, self._of_losses if self._made_up is None else self._terms(), lot)
             if self.average is not None:
                 self.average.update()
-            self.learning_rates.step()
-            self._write_logs()
+            if module.trainer.lr_scheduler_configs:
+                self.learning_rates.step()
+            logged, self._values = self._values, None
+            if logged:
+                self._write_logs(logged)
             # A module may change its parameters here (a moving average, a bound of weights), which takes no further record.
             self._after(None, None, self._index)
             if not self._account.remaining(self._stage):
@@ -178,9 +184,14 @@ class AutomaticModule:
 
     def _step(self, wrapped: Any, terms: list, lot: Lot) -> None:
         """Step a private optimizer on a lot."""
-        private = [self._gradients(t, lot) for t in terms if not isinstance(t, DataFree)]
+        private, data_free = [], []
+        for term in terms:
+            if isinstance(term, DataFree):
+                data_free.append(term)
+            else:
+                private.append(self._gradients(term, lot))
         # Lightning's wrapper loses attributes that are written to it; the real optimizer is below.
-        wrapped.optimizer.set_gradients(*private, data_free=[t for t in terms if isinstance(t, DataFree)])
+        wrapped.optimizer.set_gradients(*private, data_free=data_free)
         # Through the wrapper, so that Lightning counts steps.
         wrapped.step()
 
@@ -242,12 +253,11 @@ class AutomaticModule:
         for name, value in values.items():
             self._log(name, value, *others, **options)
 
-    def _write_logs(self) -> None:
+    def _write_logs(self, values: dict[tuple[str, int], tuple[Tensor | float, int]]) -> None:
         trainer: Any = self._module.trainer
-        values, self._values = self._values, None
         step = sum(self._account.done.values())
         # Lightning counts steps from 0.
-        if values and step % trainer.log_every_n_steps == 0:
+        if step % trainer.log_every_n_steps == 0:
             sums: dict[str, list[float]] = {}
             for (name, _), (value, size) in values.items():
                 total = sums.setdefault(f"{PRIVATE}{name.removeprefix(PRIVATE)}", [0.0, 0.0])
@@ -317,7 +327,7 @@ class AutomaticModule:
         """Return each optimizer with its terms, as the training step has given them for made-up records."""
         optimizers = self._optimizers
         if len(optimizers) == 1 and isinstance(given, Tensor):
-            return [(optimizers[0], [PerRecord(self._losses)])]
+            return [(optimizers[0], self._of_losses)]
         self._made_up = lot.records
         if len(optimizers) == 1:
             each = [self._checked(given)]
@@ -343,20 +353,22 @@ class AutomaticModule:
         )
 
     def _terms(self) -> list:
-        """Return the terms of the next step of a module with one optimizer."""
-        return [PerRecord(self._losses)] if self._made_up is None else self._checked(self._called(self._made_up))
+        """Return the terms of the next step of a module with one optimizer, whose training step gives terms."""
+        return self._checked(self._called(self._made_up))
 
     def _gradients(self, term: PerRecord | PerGroup, lot: Lot) -> PerSampleGradients | MicroBatches:
-        """Return the gradients of a term, in parts where the lot is larger than those."""
+        """Return the gradients of a term, in parts where the fit takes lots so."""
+        if self._parts is None:
+            return self._of_part(term, lot, 0)
         return self._parts.gradients(lot, lambda part, number: self._of_part(term, part, number))
 
     def _of_part(self, term: PerRecord | PerGroup, lot: Lot, number: int) -> PerSampleGradients:
-        self._part = number, len(lot)
+        self._part = number, lot.offsets[-1]
         return term_gradients(self._module, term, lot, self._account.stream, engine=self._engine)
 
     def _set_micro_batch(self, each: list, empty: Any) -> None:
         """Find the number of records of a part, where memory is to tell."""
-        if self._options.micro_batch != "auto":
+        if self._parts is None or self._options.micro_batch != "auto":
             return
         some = next(self._module.parameters())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -37,7 +37,7 @@ from lightning_dpgen.release.weights import check_public, release_weights
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.sampling.lots import LotBatch, LotLoader, PoissonLots, persons_of
+from lightning_dpgen.sampling.lots import LotLoader, PoissonLots, persons_of
 
 # The callbacks of trainings of this process, by the file of their ledger. A Trainer keeps its callback, and with it the
 # account that has the file open, when the training itself is gone.
@@ -322,13 +322,12 @@ class _Lots(LotLoader):
         super().__init__(lots, steps, block, workers)
         self.accountant = accountant
 
-    def __iter__(self) -> Iterator[LotBatch]:
+    def check_begun(self) -> None:
         # Anything else that iterates, such as a Trainer without the callback, would train on bare records.
         if not self.accountant.fitting:
             raise MisconfigurationException(
                 "the lots of a PrivateTraining are for a fit with its callback: Trainer(callbacks=[private.callback()])"
             )
-        yield from super().__iter__()
 
 
 class _Accountant(MomentsAccountant):

@@ -29,9 +29,8 @@ def check_ranks_agree(module: nn.Module, ranks: Ranks) -> None:
     Raises:
         RanksDiffer: naming a rank that differs from rank 0.
     """
-    if ranks.size > 1:
-        ranks.compare()
-        ranks.assert_equal("network after equal steps", [_digest(tensor) for tensor in _in_all(module)])
+    ranks.compare()
+    ranks.assert_equal("network after equal steps", [_digest(tensor) for tensor in _in_all(module)])
 
 
 def _in_all(module: nn.Module) -> list[Tensor]:

@@ -22,7 +22,7 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, OtherNoi
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.lot_id import IssuedLots, LotId
 from lightning_dpgen.privacy.noise.stream import PrivateStream
-from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.privacy.reconcile import Progress
 from lightning_dpgen.privacy.sampling.correlated_noise import CorrelatedState
@@ -149,6 +149,10 @@ class Account:
     def resumed(self) -> bool:
         """True if the account goes on with an earlier run."""
         return self._progress.resumed
+
+    def step_of(self, stage: str) -> int:
+        """Return the number of accesses of a stage that have left their mark on the state of the run."""
+        return self._progress.done[stage]
 
     @property
     def done(self) -> dict[str, int]:
@@ -347,22 +351,21 @@ class Account:
         """
         self._check_open(stage, of)
         with self._lock:
-            access, alike = self._next(stage)
-            step = self.made(stage)
+            planned, step = self.plan.stage(stage), self.made(stage)
+            self._check_next(planned, step)
+            access, alike = planned.access, max(0, planned.count - step)
             if draw is not None or access.sample_rate < 1.0:
-                draw = draw or LotId()
-                self.check_draw(stage, draw)
-                self._lots.check_step(draw, step)
-                self._lots.spend(draw)
-            self._enter_study()
+                self._lots.take(access, draw or LotId(), step)
+            if self._entry.study is not None and not self.follows:
+                self._entry.enter(self.ledger.run, self.plan)
             if access.private:
-                block = min(_BLOCK, max(1, self.plan.stage(stage).count // _BLOCK_SHARE))
+                block = min(_BLOCK, max(1, planned.count // _BLOCK_SHARE))
                 self._write(access, ahead=min(block, alike))
             elif not self.ledger.accesses:
                 # One line says it all: the run is not private, whatever else is read.
                 self.ledger.write(access)
             number = self._progress.done[stage]
-            correlated = self._correlated.noise(access, step)
+            correlated = self._correlated.noise(access, step) if access.sampler.in_turn else None
             opened = OpenAccess(
                 access, self.stream, self.ranks, self.plan.relation, number, self.plan.max_rows, correlated, step
             )
@@ -402,14 +405,10 @@ class Account:
                 "one data set: pass the same Records, or begin another run"
             )
 
-    def _enter_study(self) -> None:
-        if not self.follows:
-            self._entry.enter(self.ledger.run, self.plan)
-
     def _write(self, access: Access, ahead: int) -> None:
         # Others wait for rank 0 only where it writes a block: all ranks count down the same one.
-        if self.ledger.waits(access):
-            self.ledger.write(access)
+        if self.ranks.size == 1 or self.ledger.waits(access):
+            self.ledger.write(access, ahead)
         else:
             self.ranks.compare()
             self.ranks.leader_first(lambda: self.ledger.write(access, ahead))
@@ -433,18 +432,19 @@ class Account:
         """True if the plan holds no access that is still to be made."""
         return not any(self.remaining(stage.name) for stage in self.plan.stages)
 
-    def _next(self, stage: str) -> tuple[Access, int]:
-        """Return the next access of a stage, and how many of them are left."""
-        planned = self.plan.stage(stage)
-        made = self.made(stage)
-        if made >= planned.count and self.plan.private:
-            raise PlanMismatch(f"stage {stage!r}: the plan has {planned.count} accesses, and that many have been made")
+    def _check_next(self, planned: Stage, made: int) -> None:
+        """Raise PlanMismatch unless the plan holds an access of a stage next, after those that were made."""
+        if not self.plan.private:
+            return
+        if made >= planned.count:
+            raise PlanMismatch(
+                f"stage {planned.name!r}: the plan has {planned.count} accesses, and that many have been made"
+            )
         for earlier in self.plan.stages:
-            if earlier.name == stage:
+            if earlier is planned:
                 break
-            if self.plan.private and self.remaining(earlier.name):
-                raise PlanMismatch(f"stage {stage!r} was opened before stage {earlier.name!r} was complete")
-        return planned.access, max(0, planned.count - made)
+            if self.remaining(earlier.name):
+                raise PlanMismatch(f"stage {planned.name!r} was opened before stage {earlier.name!r} was complete")
 
     @property
     def private(self) -> bool:

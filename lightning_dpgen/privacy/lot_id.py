@@ -56,25 +56,27 @@ class IssuedLots:
                 "these records were used for an access already: draw a new lot for each step, and let one optimizer take "
                 "all that is computed from a lot"
             )
-        stage, planned = access.stage, access.sample_rate
+        stage = access.stage
         if draw in self._issued and draw.stage == stage:
             return
         found = f"were drawn for stage {draw.stage!r}, or with another account," if draw.stage else "were not drawn at all,"
         raise LedgerError(
-            f"stage {stage!r}: these records {found} so the plan's rate of {planned:g} says nothing about them: take "
-            f"each lot from PoissonLots or poisson_loader(records, account, stage={stage!r}), or the batches of an Opacus "
-            "loop from AccountEngine(account).make_private(...); a full lot is drawn so, too. Nothing was charged"
+            f"stage {stage!r}: these records {found} so the plan's rate of {access.sample_rate:g} says nothing about them: "
+            f"take each lot from PoissonLots or poisson_loader(records, account, stage={stage!r}), or the batches of an "
+            "Opacus loop from AccountEngine(account).make_private(...); a full lot is drawn so, too. Nothing was charged"
         )
 
-    def check_step(self, draw: LotId, step: int) -> None:
-        """Raise LedgerError for a lot that was drawn for another step than the one with this number."""
+    def take(self, access: Access, draw: LotId, step: int) -> None:
+        """Take a draw for the one access that it may be used for, with the number of that.
+
+        Raises:
+            LedgerError: as `check`, and for a lot that was drawn for another step.
+        """
+        self.check(access, draw)
         if draw.step is not None and draw.step != step:
             raise LedgerError(
                 f"stage {draw.stage!r}: these records were drawn for step {draw.step}, and step {step} is next: records "
                 "take turns there, so draw its own lot for each step. Nothing was charged"
             )
-
-    def spend(self, draw: LotId) -> None:
-        """Take a draw for the one access that it may be used for."""
         self._issued.discard(draw)
         self._spent.add(draw)

@@ -74,21 +74,17 @@ class Progress:
     Attributes:
         done: the accesses, counted by stage; a checkpoint remembers them.
         start: the accesses from which a resumed run went on; None before that is known, and for a new run.
+        waits: True if nothing may be drawn before `go_on` is called.
     """
 
     def __init__(self, resumed: bool = False) -> None:
-        self.resumed = resumed
+        self.resumed = self.waits = resumed
         self.start: Mapping[str, int] | None = None
         self.done: Counter[str] = Counter()
 
-    @property
-    def waits(self) -> bool:
-        """True if nothing may be drawn before `go_on` is called."""
-        return self.resumed and self.start is None
-
     def go_on(self, done: Mapping[str, int]) -> None:
         """Go on from a state with these accesses."""
-        self.start = dict(done)
+        self.start, self.waits = dict(done), False
         self.done.update(done)
 
     @property
@@ -99,3 +95,4 @@ class Progress:
     def follow(self, state: Mapping[str, Any]) -> None:
         """Take over the progress of rank 0."""
         self.start, self.resumed, self.done = state["from"], state["resumed"], Counter(state["done"])
+        self.waits = self.resumed and self.start is None

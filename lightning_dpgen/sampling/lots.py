@@ -48,7 +48,7 @@ class Lot:
     persons: Tensor | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.draw.size is not None and len(self) > self.draw.size:
+        if self.draw.size is not None and self.offsets[-1] > self.draw.size:
             raise ValueError("offsets: this lot has more records than were drawn; each record that is drawn counts once")
         if self.persons is not None and self.persons.shape != (len(self),):
             raise ValueError("persons: expected one for each record of the lot, (B,) whole numbers")
@@ -185,8 +185,7 @@ class StoredLot(Lot):
         changes: tuple[Callable[[Tensor], Tensor], ...] = (),
     ) -> None:
         # A frozen dataclass is written to in this way.
-        vars(self).update(offsets=offsets, draw=draw, persons=persons)
-        vars(self).update(_store=store, _positions=positions, _changes=changes)
+        vars(self).update(offsets=offsets, draw=draw, persons=persons, _store=store, _positions=positions, _changes=changes)
         self.__post_init__()
 
     @functools.cached_property
@@ -204,17 +203,13 @@ class StoredLot(Lot):
     def fetched(self) -> Lot:
         return Lot(self.records, self.offsets, self.draw, self.persons)
 
-    @property
-    def _has_records(self) -> bool:
-        return "records" in vars(self)
-
     def _changed(self, change: Callable[[Tensor], Tensor], persons: Tensor | None) -> Lot:
-        if self._has_records:
+        if "records" in vars(self):
             return super()._changed(change, persons)
         return StoredLot(self._store, self._positions, self.offsets, self.draw, persons, (*self._changes, change))
 
     def _part(self, rows: slice | Tensor, offsets: tuple[int, ...], persons: Tensor | None) -> Lot:
-        if self._has_records:
+        if "records" in vars(self):
             return super()._part(rows, offsets, persons)
         positions = self._positions[rows if isinstance(rows, slice) else rows.cpu().numpy()]
         return StoredLot(self._store, positions, offsets, self.draw, persons, self._changes)
@@ -274,7 +269,8 @@ class PoissonLots:
             self._order = np.argsort(clusters, kind="stable")
             self._bounds = np.searchsorted(clusters, np.arange(k + 1), sorter=self._order)
         self._persons: _Persons | None = None
-        self._divided = False
+        # The number of records or persons of this process; None before it is known how many processes there are.
+        self._units: int | None = None
         self._account, self._stage = account, account.plan.stage(stage).name
 
     def _divide(self) -> None:
@@ -298,7 +294,7 @@ class PoissonLots:
             self._bounds = kept.searchsorted(self._bounds)
         if self._person_of is not None:
             self._persons = _Persons.of(self._person_of, self._order)
-        self._divided = True
+        self._units = len(next(x for x in (self._persons, self._order, self._store) if x is not None))
 
     @property
     def empty(self) -> Any:
@@ -314,9 +310,7 @@ class PoissonLots:
         Raises:
             PlanMismatch: for more records than a plan with truncated lots allows; nothing is charged.
         """
-        return self._of(*self._sampled(self._account.made(self._stage) + ahead))
-
-    def _of(self, positions: np.ndarray, offsets: tuple[int, ...], draw: LotId) -> Lot:
+        positions, offsets, draw = self._sampled(self._account.made(self._stage) + ahead)
         return StoredLot(self._store, positions, offsets, draw, _persons(draw))
 
     def draws(self, count: int, workers: int = 0) -> Iterator[Lot]:
@@ -333,29 +327,28 @@ class PoissonLots:
         # Lots are drawn for steps to come, which may be the turn of other records.
         made = self._account.made(self._stage)
         if not workers:
-            yield from (self._of(*self._sampled(number)) for number in range(made, made + count))
+            for number in range(made, made + count):
+                positions, offsets, draw = self._sampled(number)
+                yield StoredLot(self._store, positions, offsets, draw, _persons(draw))
             return
         waiting: deque[tuple[tuple[int, ...], LotId]] = deque()
 
-        def positions() -> Iterator[np.ndarray]:
+        def sampled() -> Iterator[np.ndarray]:
             for number in range(made, made + count):
                 taken, offsets, draw = self._sampled(number)
                 waiting.append((offsets, draw))
                 yield taken
 
-        for records in fetched(self._store, positions(), workers):
+        for records in fetched(self._store, sampled(), workers):
             offsets, draw = waiting.popleft()
             yield Lot(records, offsets, draw, _persons(draw))
 
     def _sampled(self, number: int) -> tuple[np.ndarray, tuple[int, ...], LotId]:
         """Draw a lot for a step: the positions of its records, where components begin and end, and its identity."""
-        if not self._divided:
+        if self._units is None:
             self._divide()
-        if self._persons is None:
-            population = len(self._store) if self._order is None else len(self._order)
-            taken, draw = self._account.sample(self._stage, population, number=number)
-        else:
-            taken, draw = self._account.sample(self._stage, len(self._persons), self._persons.records, number)
+        rows = None if self._persons is None else self._persons.records
+        taken, draw = self._account.sample(self._stage, self._units, rows, number)
         offsets = tuple(taken.searchsorted(self._bounds).tolist())
         return taken if self._order is None else self._order[taken], offsets, draw
 
@@ -456,7 +449,11 @@ class LotLoader:
         """The records of an empty lot: their shapes and types."""
         return self._lots.empty
 
+    def check_begun(self) -> None:
+        """Refuse the first batch of a fit that is not private; a loader for one training alone says so."""
+
     def __iter__(self) -> Iterator[LotBatch]:
+        self.check_begun()
         lots = self._lots.draws(self.steps, self.workers)
         for start in range(0, self.steps, self.block):
             yield LotBatch(lots, min(self.block, self.steps - start), watched=self.watched)
@@ -506,7 +503,7 @@ class LotBatch:
         return self._size
 
     def __iter__(self) -> Iterator[Lot]:
-        yield from itertools.islice(self._lots, self._size)
+        return itertools.islice(self._lots, self._size)
 
     def to(self, *_: Any, **__: Any) -> LotBatch:
         """Return the block as it is: a Trainer calls this, and lots are moved one by one.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 
 import numpy as np
 import torch
@@ -46,28 +46,37 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_numpy_generator.cache_clear)
 
 
-@contextmanager
-def randomness_of_their_own(key: Callable[[torch.Generator], object] = torch.Generator.seed) -> Iterator[None]:
-    """Key the global generators by the operating system within the block; afterwards they are where they were.
+class randomness_of_their_own:
+    """A context in which the global generators are keyed by the operating system; afterwards they are where they were.
 
     Args:
         key: keys one of torch's generators; by default from the operating system.
     """
-    generators = torch_generators()
-    states = [generator.get_state() for generator in generators]
-    before = np.random.get_bit_generator(), random.getstate()
-    try:
-        for generator in generators:
-            key(generator)
-        np.random.set_bit_generator(_numpy_generator())
-        # By default it would take ten times as many bytes from the system.
-        random.seed(int.from_bytes(os.urandom(32)))
-        yield
-    finally:
-        for generator, state in zip(generators, states, strict=True):
+
+    def __init__(self, key: Callable[[torch.Generator], object] = torch.Generator.seed) -> None:
+        self._key = key
+
+    def __enter__(self) -> None:
+        self._states = [(generator, generator.get_state()) for generator in torch_generators()]
+        self._others = np.random.get_bit_generator(), random.getstate()
+        try:
+            for generator, _ in self._states:
+                self._key(generator)
+            np.random.set_bit_generator(_numpy_generator())
+            # By default it would take ten times as many bytes from the system.
+            random.seed(int.from_bytes(os.urandom(32)))
+        except BaseException:
+            self._put_back()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._put_back()
+
+    def _put_back(self) -> None:
+        for generator, state in self._states:
             generator.set_state(state)
-        np.random.set_bit_generator(before[0])
-        random.setstate(before[1])
+        np.random.set_bit_generator(self._others[0])
+        random.setstate(self._others[1])
 
 
 # Words of 32 bits of the twister.

@@ -1,4 +1,7 @@
-"""The places where records are kept, and from which those of a lot are fetched."""
+"""The places where records are kept, and from which those of a lot are fetched.
+
+A process that uses a GPU is given rows in pinned memory, from which the GPU copies them by itself.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,12 @@ class DenseStore(Store):
         return len(self.values)
 
     def take(self, positions: np.ndarray) -> Tensor:
-        return _rows(self.values, positions)
+        index = torch.from_numpy(positions)
+        if not torch.cuda.is_initialized():
+            return self.values.index_select(0, index)
+        # To pin what is gathered would copy it once more.
+        rows = torch.empty((len(positions), *self.values.shape[1:]), dtype=self.values.dtype, pin_memory=True)
+        return torch.index_select(self.values, 0, index, out=rows)
 
     def blocks(self) -> Iterator[Tensor]:
         rows = max(1, _AT_ONCE // max(1, math.prod(self.values.shape[1:])))
@@ -117,7 +125,11 @@ class ScaledStore(Store):
 
     def take(self, positions: np.ndarray) -> Tensor:
         rows = self.values.index_select(0, torch.from_numpy(positions))
-        return torch.empty(rows.shape, dtype=torch.float32, pin_memory=_for_a_gpu()).copy_(rows).div_(self.scale)
+        return (
+            torch.empty(rows.shape, dtype=torch.float32, pin_memory=torch.cuda.is_initialized())
+            .copy_(rows)
+            .div_(self.scale)
+        )
 
     @property
     def steps(self) -> Steps:
@@ -186,6 +198,8 @@ class ColumnsStore(Store):
         return len(leaves_of(self.columns)[0])
 
     def take(self, positions: np.ndarray) -> Any:
+        if type(self.columns) is tuple:
+            return tuple([column.take(positions) for column in self.columns])
         return map_tree(lambda column: column.take(positions), self.columns)
 
     def blocks(self) -> Iterator[Tensor]:
@@ -270,21 +284,6 @@ def fetch_quietly(fetch: Callable[[], Any]) -> Any:
                 f"items of the data set cannot be fetched and collated ({type(error).__name__}): expected numbers, arrays "
                 f"or tensors of equal sizes; try default_collate on its items by hand ({PAD})"
             ) from None
-
-
-def _for_a_gpu() -> bool:
-    """Return True once this process uses a GPU, which copies lots by itself from memory that is pinned."""
-    return torch.cuda.is_initialized()
-
-
-def _rows(values: Tensor, positions: np.ndarray) -> Tensor:
-    """Return rows of a tensor, as a new one."""
-    index = torch.from_numpy(positions)
-    if not _for_a_gpu():
-        return values.index_select(0, index)
-    # To pin what is gathered would copy it once more.
-    rows = torch.empty((len(positions), *values.shape[1:]), dtype=values.dtype, pin_memory=True)
-    return torch.index_select(values, 0, index, out=rows)
 
 
 def _form(records: Any) -> tuple:

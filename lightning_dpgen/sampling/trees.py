@@ -26,7 +26,11 @@ def map_tree(change: Callable[[Any], Any], tree: Any) -> Any:
     if issubclass(kind, Tensor):
         return change(tree)
     if kind is tuple or kind is list:
-        return kind([map_tree(change, x) for x in tree])
+        # Without a comprehension, which would be one more call.
+        changed = []
+        for x in tree:
+            changed.append(change(x) if isinstance(x, Tensor) else map_tree(change, x))
+        return kind(changed)
     if kind is dict:
         return {name: map_tree(change, x) for name, x in tree.items()}
     return _pytree.tree_map(change, tree)
@@ -50,7 +54,10 @@ def _add_leaves(tree: Any, found: list[Any]) -> None:
         found.append(tree)
     elif kind is tuple or kind is list:
         for x in tree:
-            _add_leaves(x, found)
+            if isinstance(x, Tensor):
+                found.append(x)
+            else:
+                _add_leaves(x, found)
     elif kind is dict:
         for x in tree.values():
             _add_leaves(x, found)

@@ -250,7 +250,7 @@ BROKEN = {
     ),
     "records of a person drawn one by one": Broken(
         PoissonLots._sampled,
-        {"sample(self._stage, len(self._persons), self._persons.records, number)": "sample(self._stage, len(self._store))"},
+        {"sample(self._stage, self._units, rows, number)": "sample(self._stage, len(self._store))"},
         (a_person_is_in_a_lot_with_all_records_or_none,),
     ),
     "noise half as large in float32": Broken(
@@ -304,7 +304,7 @@ BROKEN = {
         (a_norm_is_that_of_what_the_record_adds,),
     ),
     "clip by a norm of one factor of two": Broken(
-        records._products, {".mul_(found.index_select(0, right))": ""},
+        records._products, {"factors.mul_(squares.index_select(0, _places(tuple(right), device)))": "factors"},
         (functools.partial(a_norm_is_that_of_what_the_record_adds, dtype=torch.float32),),
     ),
     "weight of a gradient that is not finite not silenced": Broken(
@@ -351,7 +351,7 @@ BROKEN = {
     ),
     "shared stream, numbers by position": Broken(
         engines.term_gradients,
-        {"noise = stream.normal((len(lot), term.noise), dtype=some.dtype, device=some.device)":
+        {"noise = stream.normal((size, term.noise), dtype=some.dtype, device=some.device)":
          "public = torch.Generator().manual_seed(0); "
          "noise = torch.randn(len(lot), term.noise, dtype=some.dtype, generator=public)"},
         (in_front, functools.partial(in_front, "func")),
@@ -450,11 +450,11 @@ BROKEN = {
         (a_step_is_one_access,),
     ),
     "lot taken again by a second step": Broken(
-        IssuedLots.spend, {"self._issued.discard(draw)": "pass", "self._spent.add(draw)": "pass"}, (a_lot_is_spent_once,)
+        IssuedLots.take, {"self._issued.discard(draw)": "pass", "self._spent.add(draw)": "pass"}, (a_lot_is_spent_once,)
     ),
     "access of a step opened without its lot": Broken(
         PrivateOptimizer.pre_step,
-        {"self._account.check_draw(self._stage, draw)": "pass", "open(self._stage, draw=draw)": "open(self._stage)"},
+        {"open(self._stage, draw=draw)": "open(self._stage)"},
         (a_lot_is_spent_once, a_lot_that_was_not_drawn_is_refused),
     ),
     "lot that was not drawn believed": Broken(
@@ -468,7 +468,7 @@ BROKEN = {
         (a_lot_that_was_not_drawn_is_refused,),
     ),
     "lot for another turn believed": Broken(
-        IssuedLots.check_step, {"draw.step is not None and draw.step != step": "False"},
+        IssuedLots.take, {"draw.step is not None and draw.step != step": "False"},
         (a_record_takes_part_in_its_turns_alone,),
     ),
     "records drawn out of their turn": Broken(
@@ -487,7 +487,7 @@ BROKEN = {
     ),
     "more records than were drawn": Broken(
         PrivateOptimizer._rows,
-        {"any(count > draw.size for count in rows)": "False"},
+        {"max(rows) > draw.size": "False"},
         (a_step_takes_no_more_records_than_were_drawn,),
     ),
     "records of each part counted alone": Broken(

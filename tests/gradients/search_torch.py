@@ -84,13 +84,13 @@ def _watch_all() -> None:
     """Let every function be called as vmap has it, and note those that meet a record."""
     apart.APART, usual = _Any(), LossGuard.call
 
-    def call(self: LossGuard, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def call(self: LossGuard, function: Callable, args: tuple, kwargs: dict[str, Any], **options: Any) -> Any:
         if any(
             isinstance(x, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x)
             for x in tree_leaves((args, kwargs))
         ):
             _met.add(function)
-        return usual(self, function, args, kwargs)
+        return usual(self, function, args, kwargs, **options)
 
     LossGuard.call = call
 

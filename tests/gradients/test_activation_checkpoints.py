@@ -57,7 +57,7 @@ def test_other_threads_and_later_calls_have_checkpoints(reentrant):
         x = torch.ones(2, requires_grad=True)
         checkpoint(lambda x: (calls.append(1), x.exp())[1], x, use_reentrant=reentrant).sum().backward()
 
-    with process_changes.replace_torch_functions():
+    with process_changes.REPLACED_FUNCTIONS:
         thread = threading.Thread(target=run)
         thread.start()
         thread.join(60)
@@ -70,14 +70,14 @@ def test_the_last_of_several_threads_gives_checkpoints_back():
     own, entered, leave = torch.utils.checkpoint.CheckpointFunction, threading.Event(), threading.Event()
 
     def other():
-        with process_changes.replace_torch_functions():
+        with process_changes.REPLACED_FUNCTIONS:
             entered.set()
             leave.wait(60)
 
     thread = threading.Thread(target=other)
     thread.start()
     entered.wait(60)
-    with process_changes.replace_torch_functions():
+    with process_changes.REPLACED_FUNCTIONS:
         leave.set()
         thread.join(60)
         assert torch.utils.checkpoint.CheckpointFunction is not own

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils import checkpoint
 
-from lightning_dpgen.gradients.isolation.process_changes import replace_torch_functions
+from lightning_dpgen.gradients.isolation.process_changes import REPLACED_FUNCTIONS
 
 PLACES = {
     "tracing": lambda: torch.jit.is_tracing,
@@ -21,13 +21,13 @@ def test_threads_leave_in_the_order_in_which_they_came(found):
     before, entered, leave, seen = found(), threading.Event(), threading.Event(), []
 
     def second():
-        with replace_torch_functions():
+        with REPLACED_FUNCTIONS:
             entered.set()
             leave.wait(10)
             seen.append(found() is not before)
 
     thread = threading.Thread(target=second)
-    with replace_torch_functions():
+    with REPLACED_FUNCTIONS:
         thread.start()
         assert entered.wait(10)
     assert found() is not before

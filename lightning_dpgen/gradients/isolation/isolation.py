@@ -11,8 +11,9 @@ functions (docs/guarantees/limits.md, "What is not claimed").
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -21,9 +22,9 @@ from torch._C import _functorch
 from torch.utils._pytree import tree_map_only
 
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.gradients.isolation.hidden import invalidate_escaped_tensors, is_hidden
+from lightning_dpgen.gradients.isolation.hidden import invalidate_escaped_tensors
 from lightning_dpgen.gradients.isolation.loss_guard import LossGuard
-from lightning_dpgen.gradients.isolation.process_changes import replace_torch_functions
+from lightning_dpgen.gradients.isolation.process_changes import REPLACED_FUNCTIONS
 from lightning_dpgen.gradients.isolation.refusals import SAVED, explained
 from lightning_dpgen.sampling.trees import map_tree
 
@@ -51,6 +52,7 @@ class Isolation:
         self.size, self.offsets, self._groups = size, tuple(offsets or (0, size)), groups
         # The level of the groups, if there are any, and inside it the level of the records.
         self._levels: list[int] = []
+        self._outside = _Outside(self)
         self._guard: LossGuard | None = None
         self._has_own_backward = False
 
@@ -71,7 +73,7 @@ class Isolation:
         # These checks look at values.
         torch.distributions.Distribution.set_default_validate_args(False)
         try:
-            with invalidate_escaped_tensors(), replace_torch_functions():
+            with invalidate_escaped_tensors(), REPLACED_FUNCTIONS:
                 return self._run(function, rows)
         except (RuntimeError, AssertionError, TypeError) as error:
             if (reason := explained(error)) is None:
@@ -86,7 +88,9 @@ class Isolation:
                 self._levels.append(_functorch._vmap_increment_nesting(self._groups.count, "same"))
             self._levels.append(_functorch._vmap_increment_nesting(self.size, "different"))
             guard = self._guard = LossGuard(self)
-            with guard, torch.autograd.graph.disable_saved_tensors_hooks(SAVED), _eager():
+            # Compiled code would know neither vmap nor the guard. Nothing is compiled where the compiler is not loaded.
+            eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+            with guard, torch.autograd.graph.disable_saved_tensors_hooks(SAVED), eager:
                 result = function(*map_tree(self.hide, rows))
                 guard.check_end()
                 self._has_own_backward = guard.has_own_backward
@@ -101,14 +105,14 @@ class Isolation:
         """Call a function of torch as one that the loss calls, during `run`."""
         return self._guard.call(function, args, kwargs)
 
-    @contextmanager
-    def backward(self) -> Iterator[None]:
-        """Let backward passes begin at the results of `run` inside this context: code of the loss in them keeps nothing."""
-        with ExitStack() as guards:
-            if self._has_own_backward:
-                guards.enter_context(invalidate_escaped_tensors())
-                guards.enter_context(replace_torch_functions())
-            yield
+    def backward(self) -> AbstractContextManager[object]:
+        """Return a context for backward passes from the results of `run`: code of the loss in them keeps nothing."""
+        if not self._has_own_backward:
+            return nullcontext()
+        guards = ExitStack()
+        guards.enter_context(invalidate_escaped_tensors())
+        guards.enter_context(REPLACED_FUNCTIONS)
+        return guards
 
     def _bare(self, x: Tensor) -> Tensor:
         """Return the results of all records, or groups, behind the one that a function has returned."""
@@ -133,7 +137,7 @@ class Isolation:
         return self._behind(x, self._levels[-1]) is not None
 
     def _behind(self, x: Any, level: int) -> Tensor | None:
-        if not is_hidden(x) or not _functorch.is_batchedtensor(x):
+        if not isinstance(x, Tensor) or not _functorch.is_batchedtensor(x):
             return None
         value, at = _functorch._unwrap_batched(x, level)
         if at is None or _functorch.is_functorch_wrapped_tensor(value):
@@ -146,7 +150,7 @@ class Isolation:
         Raises:
             ValueError: for groups, and inside other transforms of torch.func.
         """
-        if not is_hidden(x):
+        if not isinstance(x, Tensor) or not _functorch.is_functorch_wrapped_tensor(x):
             return None
         if (rows := self._behind(x, self._levels[-1])) is None:
             raise ValueError(
@@ -177,29 +181,32 @@ class Isolation:
         """True unless the loss is inside another transform of torch.func at the moment."""
         return _functorch.maybe_current_level() == self._levels[-1]
 
-    @contextmanager
-    def outside(self) -> Iterator[None]:
-        """Take the levels of vmap off torch's stack inside this context, where tensors (B, ...) are plain again.
+    def outside(self) -> AbstractContextManager[None]:
+        """Return a context that takes the levels of vmap off torch's stack: tensors (B, ...) are plain again in it.
 
         Autograd records what is done to them.
 
         Raises:
             ValueError: inside another transform of torch.func.
         """
-        if not self.is_innermost:
+        if _functorch.maybe_current_level() != self._levels[-1]:
             raise ValueError("a function meets records inside another transform of torch.func: use engine='func' for it")
-        taken = [_functorch.pop_dynamic_layer_stack() for _ in self._levels]
-        try:
-            yield
-        finally:
-            for layer in reversed(taken):
-                _functorch.push_dynamic_layer_stack(layer)
+        return self._outside
 
 
-def _eager() -> AbstractContextManager:
-    """Return a context without compiled code, which would know neither vmap nor the guard."""
-    # Nothing is compiled where the compiler is not loaded, and loading it takes seconds.
-    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+class _Outside:
+    """The context of `Isolation.outside`."""
+
+    def __init__(self, isolation: Isolation) -> None:
+        self._levels, self._taken = isolation._levels, []
+
+    def __enter__(self) -> None:
+        for _ in self._levels:
+            self._taken.append(_functorch.pop_dynamic_layer_stack())
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        while self._taken:
+            _functorch.push_dynamic_layer_stack(self._taken.pop())
 
 
 class HiddenOffsets:
@@ -212,6 +219,9 @@ class HiddenOffsets:
         return len(self._isolation.offsets)
 
     def __getitem__(self, i: int) -> int:
+        # The number of records.
+        if i == -1:
+            return 1
         if i % len(self) not in (0, len(self) - 1):
             raise ValueError("the component of a record is private: use the functions and layers of stacked components")
         return int(i % len(self) > 0)

@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lightning_dpgen.gradients.isolation import apart
 from lightning_dpgen.gradients.isolation.hidden import Ruled, is_hidden
-from lightning_dpgen.gradients.isolation.vmap_functions import SPECIAL, any_hidden, call_apart
+from lightning_dpgen.gradients.isolation.vmap_functions import OF_PLAIN, SPECIAL, any_hidden, call_apart
 from lightning_dpgen.gradients.isolation.vmap_overrides import COMPUTING, override_for
 from lightning_dpgen.sampling.randomness import generator_states, torch_generators
 from lightning_dpgen.sampling.trees import leaves_of
@@ -107,7 +107,14 @@ class LossGuard(TorchFunctionMode):
                 "position, so that one record would change what the others draw. Leave generator out: torch's default one "
                 "is private while the loss is computed"
             )
-        self.check_state()
+        # Written out, and not `check_state` alone, since each function that a loss calls comes here.
+        if (
+            list(map(torch.Generator.initial_seed, self._generators)) != self._seeds
+            or torch._C._len_torch_dispatch_stack() > self._dispatch_modes
+            or module._global_backward_hooks
+            or module._global_backward_pre_hooks
+        ):
+            self.check_state()
         if (refusal := _refusal(function)) is not None:
             raise ValueError(refusal)
         for x in (*args, *kwargs.values()):
@@ -125,40 +132,37 @@ class LossGuard(TorchFunctionMode):
             self.error = self.error or error
             raise
 
-    def call(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a function that was not refused, or what takes its place."""
-        # A record is nearly always among the arguments themselves. `is_hidden`, written out.
-        for x in args:
-            if isinstance(x, Tensor) and _functorch.is_functorch_wrapped_tensor(x):
-                return self._call(function, args, kwargs, True)
-        hidden = any_hidden(args, kwargs)
-        # Factories draw nothing, and to compare states would take ten times as long as they do.
-        if hidden or self.isolation is None or function in _FACTORIES or isinstance(function, MethodWrapperType):
-            return self._call(function, args, kwargs, hidden)
-        # A function without a record among its arguments (attention among learned queries) may draw once for all records.
-        writes = (
-            getattr(function, "__name__", "").endswith("_") or bool(kwargs.get("inplace")) or kwargs.get("out") is not None
-        )
-        before = generator_states()
-        try:
-            result = self._call(function, args, kwargs, False)
-        except RuntimeError as error:
-            if writes or "randomness" not in str(error):
-                raise
-        else:
-            if generator_states() == before or any_hidden(result):
-                return result
-        args, kwargs = self._with_draws_of_each(function, args, kwargs, writes)
-        return self._call(function, args, kwargs, True)
+    def call(self, function: Callable, args: tuple, kwargs: dict[str, Any], *, draws_seen: bool = False) -> Any:
+        """Call a function that was not refused, or what takes its place.
 
-    def _call(self, function: Callable, args: tuple, kwargs: dict[str, Any], hidden: bool) -> Any:
+        Args:
+            draws_seen: whether the caller looks at what the function draws for all records.
+        """
+        # `any_hidden`, written out: a record is nearly always among the arguments themselves.
+        hidden = traced = False
+        for x in args:
+            if isinstance(x, Tensor):
+                hidden = hidden or _functorch.is_functorch_wrapped_tensor(x)
+                traced = traced or isinstance(x, Ruled)
+        hidden = hidden or any_hidden(args, kwargs)
+        # Factories draw nothing, and to compare states would take ten times as long as they do.
+        if not (
+            hidden
+            or draws_seen
+            or self.isolation is None
+            or function in _FACTORIES
+            or isinstance(function, MethodWrapperType)
+        ):
+            return self._call_without_record(function, args, kwargs)
         if hidden and function not in apart.APART:
             return self.alone(function, args, kwargs)
         result = NotImplemented
         if (instead := override_for(function)) is not None:
             result = instead(self, function, *args, **kwargs)
-        if result is NotImplemented and self.isolation is not None and (instead := _SPECIAL.get(function)) is not None:
-            result = instead(self, function, *args, **kwargs)
+        if result is NotImplemented and self.isolation is not None:
+            instead = None if traced else OF_PLAIN.get(function)
+            if (instead := instead or _SPECIAL.get(function)) is not None:
+                result = instead(self, function, *args, **kwargs)
         if result is not NotImplemented:
             return result
         try:
@@ -167,6 +171,26 @@ class LossGuard(TorchFunctionMode):
             if self.isolation is None or "Batching rule not implemented" not in str(error):
                 raise
         return call_apart(function, args, kwargs)
+
+    def _call_without_record(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call a function without a record among its arguments (attention among learned queries).
+
+        If it has drawn, it has done so once for all records, and is called again with something of each record's own.
+        """
+        writes = (
+            getattr(function, "__name__", "").endswith("_") or bool(kwargs.get("inplace")) or kwargs.get("out") is not None
+        )
+        before = generator_states()
+        try:
+            result = self.call(function, args, kwargs, draws_seen=True)
+        except RuntimeError as error:
+            if writes or "randomness" not in str(error):
+                raise
+        else:
+            if generator_states() == before or any_hidden(result):
+                return result
+        args, kwargs = self._with_draws_of_each(function, args, kwargs, writes)
+        return self.call(function, args, kwargs, draws_seen=True)
 
     def alone(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Compute, for each record alone, a function that is not known to keep records apart."""

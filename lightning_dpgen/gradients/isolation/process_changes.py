@@ -36,11 +36,23 @@ _TEXT = "turns a value of a record into text (repr, str, print, logging): print 
 _NUMBER = "_lightning_dpgen_number"
 
 
-class _ProcessChanges:
-    """Changes that the first thread to enter makes, and the last one to leave takes back.
+class _ReplacedFunctions:
+    """A context in which TorchScript is an error and checkpoints are plain calls, for the threads that enter it.
 
-    Threads leave in another order than they entered. If each put back what it had found, the last could put back the
-    change of another, for good.
+    The text of a hidden value is an error in every thread, and its hash is no address, which would follow from the lot.
+    ``torch.jit.is_tracing()`` answers yes, but to torch itself and to other threads. What models compute is the same.
+
+    The first thread to enter makes the changes, and the last one to leave takes them back. Threads leave in another order
+    than they entered: if each put back what it had found, the last could put back the change of another, for good.
+
+    Example:
+        >>> with REPLACED_FUNCTIONS, warnings.catch_warnings(action="ignore"):
+        ...     print(torch.jit.is_tracing())
+        ...     checkpoint.checkpoint(torch.exp, torch.zeros(1), use_reentrant=False)
+        True
+        tensor([1.])
+        >>> torch.jit.is_tracing()
+        False
     """
 
     def __init__(self) -> None:
@@ -80,31 +92,13 @@ class _ProcessChanges:
                     setattr(*self._originals.pop())
 
 
-def replace_torch_functions() -> _ProcessChanges:
-    """Make TorchScript an error inside this context, and checkpoints plain calls, for the threads that enter it.
-
-    The text of a hidden value is an error in every thread, and its hash is no address, which would follow from the lot.
-    ``torch.jit.is_tracing()`` answers yes, but to torch itself and to other threads. What models compute is the same.
-
-    Example:
-        >>> with replace_torch_functions(), warnings.catch_warnings(action="ignore"):
-        ...     print(torch.jit.is_tracing())
-        ...     checkpoint.checkpoint(torch.exp, torch.zeros(1), use_reentrant=False)
-        True
-        tensor([1.])
-        >>> torch.jit.is_tracing()
-        False
-    """
-    return _IN_LOSSES
-
-
-_IN_LOSSES = _ProcessChanges()
+REPLACED_FUNCTIONS = _ReplacedFunctions()
 
 
 def _refusing(original: Callable) -> Callable:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if _IN_LOSSES.is_inside:
+        if REPLACED_FUNCTIONS.is_inside:
             raise ValueError(f"the loss {_SCRIPTS}")
         return original(*args, **kwargs)
 
@@ -128,7 +122,7 @@ def _numbered(original: Callable) -> Callable:
             return original(tensor)
         attributes = vars(tensor)
         if _NUMBER not in attributes:
-            attributes[_NUMBER] = next(_IN_LOSSES.numbers)
+            attributes[_NUMBER] = next(REPLACED_FUNCTIONS.numbers)
         return attributes[_NUMBER]
 
     return number
@@ -138,7 +132,7 @@ def _answering_as_traced(original: Callable[[], bool]) -> Callable[[], bool]:
     @functools.wraps(original)
     def is_tracing() -> bool:
         asked_by = sys._getframe(1).f_code.co_filename
-        return original() or (_IN_LOSSES.is_inside and not asked_by.startswith(_TORCH))
+        return original() or (REPLACED_FUNCTIONS.is_inside and not asked_by.startswith(_TORCH))
 
     return is_tracing
 
@@ -147,7 +141,7 @@ def _without_checkpoint(original: Any) -> Any:
     """Return what takes the place of the autograd function behind a reentrant checkpoint."""
 
     def apply(run: Callable, preserve: bool, *args: Any) -> Any:
-        if not _IN_LOSSES.is_inside:
+        if not REPLACED_FUNCTIONS.is_inside:
             return original.apply(run, preserve, *args)
         _say_memory_is_not_saved()
         return run(*args)
@@ -159,7 +153,7 @@ def _without_hooks(original: Callable) -> Callable:
     """Return what takes the place of the generator that runs before and after the function of a checkpoint."""
 
     def around(*args: Any, **kwargs: Any) -> Iterator[None]:
-        return _nothing() if _IN_LOSSES.is_inside else original(*args, **kwargs)
+        return _nothing() if REPLACED_FUNCTIONS.is_inside else original(*args, **kwargs)
 
     return around
 

@@ -121,9 +121,9 @@ def _aligned(guard: LossGuard, tensors: Sequence[Any]) -> list[Any] | None:
     ]
 
 
-def _public(tensors: Sequence[Tensor | None]) -> bool:
-    """Return True for tensors, or None, without records that are no traced parameters."""
-    return all(x is None or (type(x) in (Tensor, nn.Parameter) and not is_hidden(x)) for x in tensors)
+def _public(arguments: Sequence[Any]) -> bool:
+    """Return True for arguments of which no tensor holds a record or is a traced parameter."""
+    return not any(isinstance(x, Tensor) and (type(x) not in (Tensor, nn.Parameter) or is_hidden(x)) for x in arguments)
 
 
 def _pointwise(guard: LossGuard, function: Callable, *tensors: Any, **options: Any) -> Any:
@@ -276,8 +276,7 @@ def _as_autocast(guard: LossGuard, function: Callable, *args: Any, **options: An
 
 def _of_last(guard: LossGuard, function: Callable, input, *rest: Any, **options: Any) -> Any:
     """Compute `F.linear` or `F.layer_norm` by public parameters of all records at once: vmap would take it apart."""
-    parameters = [x for x in leaves_of((rest, options)) if isinstance(x, Tensor)]
-    if not _public(parameters) or input.dim() < 2 or (rows := _aligned(guard, (input,))) is None:
+    if not _public((*rest, *options.values())) or input.dim() < 2 or (rows := _aligned(guard, (input,))) is None:
         return _as_autocast(guard, function, input, *rest, **options) if function is F.linear else NotImplemented
     with guard.isolation.outside():
         result = function(rows[0], *rest, **options)
@@ -327,33 +326,28 @@ def _apart(guard, _, x):
     return x.detach() if is_hidden(x) and type(x) is Tensor else NotImplemented
 
 
+# Functions that are computed in another way.
 SPECIAL: dict[Callable, Callable] = {
-    **dict.fromkeys((F.logsigmoid, F.softplus, F.gelu, F.silu, F.elu, Tensor.clamp_, Tensor.clamp_min_), _pointwise),
-    F.binary_cross_entropy_with_logits: _losses,
-    F.binary_cross_entropy: _losses,
-    F.scaled_dot_product_attention: _attention,
     F.multi_head_attention_forward: _attention_layer,
     F.embedding_bag: _embedding_bag,
     F.batch_norm: _batch_norm,
     F.group_norm: _group_norm,
+    **dict.fromkeys(RECURRENT, _recurrent),
+}
+# The same, but where a traced parameter is among the arguments, which has rules of its own.
+OF_PLAIN: dict[Callable, Callable] = {
+    **dict.fromkeys((F.logsigmoid, F.softplus, F.gelu, F.silu, F.elu, Tensor.clamp_, Tensor.clamp_min_), _pointwise),
+    F.binary_cross_entropy_with_logits: _losses,
+    F.binary_cross_entropy: _losses,
+    F.scaled_dot_product_attention: _attention,
     F.cross_entropy: _cross_entropy,
     F.nll_loss: _nll_loss,
     Tensor.data.__get__: _apart,
     **dict.fromkeys((Tensor.requires_grad_, Tensor.requires_grad.__set__), _marked),
     **dict.fromkeys(
-        (
-            F.conv1d,
-            F.conv2d,
-            F.conv3d,
-            F.conv_transpose1d,
-            F.conv_transpose2d,
-            F.conv_transpose3d,
-            F.prelu,
-        ),
-        _as_autocast,
+        (F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, F.prelu), _as_autocast
     ),
     **dict.fromkeys((F.linear, F.layer_norm), _of_last),
-    **dict.fromkeys(RECURRENT, _recurrent),
     F.gumbel_softmax: _gumbel_softmax,
     **dict.fromkeys((F.rrelu, F.rrelu_, torch.rrelu, torch.rrelu_), _rrelu),
 }

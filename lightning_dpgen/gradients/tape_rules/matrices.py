@@ -33,15 +33,16 @@ def _linear(tape: Tape, input, weight, bias=None):
     several = x.dim() > 2
 
     def note(gradient):
-        if len(gradient) == len(x):
-            yield from _single(gradient, x, weight, bias)
-            return
+        if gradient.shape[0] == x.shape[0]:
+            return _single(gradient, x, weight, bias)
         like = weight.source if isinstance(weight, TracedParameter) else x
         g = gradient.reshape(len(x), -1, gradient.shape[-1]).to(like.dtype)
+        uses = []
         if isinstance(weight, TracedParameter):
-            yield matrix_gradient(weight, [(g, _rows(x, like))], (g.shape[2], x.shape[-1]))
+            uses.append(matrix_gradient(weight, [(g, _rows(x, like))], (g.shape[2], x.shape[-1])))
         if isinstance(bias, TracedParameter):
-            yield bias.source, Dense(g.sum(dim=1))
+            uses.append((bias.source, Dense(g.sum(dim=1))))
+        return uses
 
     return tape.note(
         lambda: F.linear(x.flatten(0, -2) if several else x, value_of(weight), value_of(bias)),
@@ -50,18 +51,20 @@ def _linear(tape: Tape, input, weight, bias=None):
     )
 
 
-def _single(gradient: Tensor, x: Tensor, weight, bias):
-    """Give the gradients of a linear map of one vector a record: one outer product, as most small networks have it."""
+def _single(gradient: Tensor, x: Tensor, weight, bias) -> list[tuple[Tensor, GradientFactors]]:
+    """Return the gradients of a linear map of one vector a record: one outer product, as most small networks have it."""
     like = weight.source if isinstance(weight, TracedParameter) else x
-    g = gradient.reshape(len(x), gradient.shape[-1]).to(like.dtype)
+    g = gradient.reshape(x.shape[0], gradient.shape[-1]).to(like.dtype)
+    uses: list[tuple[Tensor, GradientFactors]] = []
     if isinstance(weight, TracedParameter):
-        inputs = x.detach().reshape(len(x), x.shape[-1]).to(like.dtype)
+        inputs = x.detach().reshape(x.shape[0], x.shape[-1]).to(like.dtype)
         if weight.transpose_of is None:
-            yield weight.source, RankOne(g, inputs, tuple(weight.source.shape))
+            uses.append((weight.source, RankOne(g, inputs, tuple(weight.source.shape))))
         else:
-            yield weight.transpose_of, RankOne(inputs, g, tuple(weight.transpose_of.shape))
+            uses.append((weight.transpose_of, RankOne(inputs, g, tuple(weight.transpose_of.shape))))
     if isinstance(bias, TracedParameter):
-        yield bias.source, Dense(g)
+        uses.append((bias.source, Dense(g)))
+    return uses
 
 
 def _matmul(tape: Tape, a, b, *, out=None):
