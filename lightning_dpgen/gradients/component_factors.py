@@ -50,10 +50,10 @@ class OneComponent(GradientFactors):
             part.weighted_sum(weights[start:end], quiet, out[c], add=add)
 
     def materialise(self) -> Tensor:
-        each = self.single.materialise()
-        out = each.new_zeros(len(each), len(self.offsets) - 1, *each.shape[1:])
+        dense = self.single.materialise()
+        out = dense.new_zeros(len(dense), len(self.offsets) - 1, *dense.shape[1:])
         for c, (start, end) in enumerate(itertools.pairwise(self.offsets)):
-            out[start:end, c] = each[start:end]
+            out[start:end, c] = dense[start:end]
         return out
 
 
@@ -128,27 +128,29 @@ Piece = tuple[GradientFactors, Tensor, Tensor | None]
 
 def joined(pieces: Sequence[Piece]) -> Sequence[Piece]:
     """Join the products of several terms that have one factor in common: ``sum_i (w_i a_i + v_i b_i) x_i^T``."""
-    each = [factors for factors, _, _ in pieces]
-    if len(pieces) < 2 or not all(isinstance(x, OneComponent) and isinstance(x.single, RankOne) for x in each):
+    factors_of_terms = [factors for factors, _, _ in pieces]
+    if len(pieces) < 2 or not all(isinstance(x, OneComponent) and isinstance(x.single, RankOne) for x in factors_of_terms):
         return pieces
-    first = each[0].single
-    if any(x.single.right is not first.right for x in each) or any(silenced is not None for *_, silenced in pieces):
+    first = factors_of_terms[0].single
+    if any(x.single.right is not first.right for x in factors_of_terms) or any(
+        silenced is not None for *_, silenced in pieces
+    ):
         return pieces
     weighted = [x.single.left * weights[:, None] for x, weights, _ in pieces]
     left = sum(weighted[1:], start=weighted[0])
     ones = pieces[0][1].new_ones(len(left))
-    return [(OneComponent(RankOne(left, first.right, first.view), each[0].offsets), ones, None)]
+    return [(OneComponent(RankOne(left, first.right, first.view), factors_of_terms[0].offsets), ones, None)]
 
 
-def sum_factors(each: Sequence[GradientFactors]) -> GradientFactors:
+def sum_factors(summands: Sequence[GradientFactors]) -> GradientFactors:
     """Return the sum of several gradients of the same records with respect to the same tensor."""
-    first = each[0]
-    if len(each) == 1:
+    first = summands[0]
+    if len(summands) == 1:
         return first
-    if all(isinstance(x, OneComponent) for x in each) and len({tuple(x.offsets) for x in each}) == 1:
-        return OneComponent(sum_factors([x.single for x in each]), first.offsets)
-    if all(isinstance(x, Permuted) for x in each) and len({(x.shape, x.order) for x in each}) == 1:
-        return Permuted(sum_factors([x.held for x in each]), first.shape, first.order)
-    if all(isinstance(x, RankOne | OuterSum) for x in each) and len({x.shape for x in each}) == 1:
-        return outer([pair for x in each for pair in x.pairs], first.shape, first.view)
-    return Dense(sum((x.materialise() for x in each[1:]), start=first.materialise()))
+    if all(isinstance(x, OneComponent) for x in summands) and len({tuple(x.offsets) for x in summands}) == 1:
+        return OneComponent(sum_factors([x.single for x in summands]), first.offsets)
+    if all(isinstance(x, Permuted) for x in summands) and len({(x.shape, x.order) for x in summands}) == 1:
+        return Permuted(sum_factors([x.held for x in summands]), first.shape, first.order)
+    if all(isinstance(x, RankOne | OuterSum) for x in summands) and len({x.shape for x in summands}) == 1:
+        return outer([pair for x in summands for pair in x.pairs], first.shape, first.view)
+    return Dense(sum((x.materialise() for x in summands[1:]), start=first.materialise()))

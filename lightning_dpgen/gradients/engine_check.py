@@ -57,19 +57,19 @@ def check_exact(
         ValueError: if they differ, or if the loss takes no probe record. The message tells nothing about the records.
     """
     count = _RECORDS if groups is None else _IN_GROUPS
-    made, error = _suited(engine, network, term, lot, noise, groups, count)
+    probe, error = _suited(engine, network, term, lot, noise, groups, count)
     # Plain autograd does not compute the groups of a mixture, and would need sharded parameters to be whole all at once.
-    if (groups is None or len(lot.offsets) == 2) and not has_shards(network) and made is not None:
-        _check(engine, network, term, *made)
-    if made is None and term.example is not None:
+    if (groups is None or len(lot.offsets) == 2) and not has_shards(network) and probe is not None:
+        _check(engine, network, term, *probe)
+    if probe is None and term.example is not None:
         raise ValueError(f"the loss does not take its example ({type(error).__name__}: {error})") from error
-    if made is None:
+    if probe is None:
         raise ValueError(
             f"the loss takes no made-up record of numbers from {WHOLE[0]} to {WHOLE[-1]} ({type(error).__name__}: "
             f"{error}). It is called with one where a lot has none, so give it one that it takes: "
             f"{type(term).__name__}(..., example=...)"
         ) from error
-    return tree_map(lambda x: x[:1], made[0].records)
+    return tree_map(lambda x: x[:1], probe[0].records)
 
 
 def _suited(
@@ -87,18 +87,18 @@ def _suited(
     # On a GPU a place that a table does not have ends all work of the process, so numbers that may be one are not tried.
     several = term.example is None and noise.device.type == "cpu"
     for whole in WHOLE if several else WHOLE[:1]:
-        made = probe_lot(lot, noise, count, groups, whole=whole, example=term.example)
+        probe = probe_lot(lot, noise, count, groups, whole=whole, example=term.example)
         try:
-            _try(engine, network, term, made)
+            _try(engine, network, term, probe)
         except UNSUITED as error:
             first = first or error
             continue
         # Records that differ tell more, where the loss takes them.
-        apart = probe_lot(lot, noise, count, groups, whole=whole, varied=True) if several else made
+        apart = probe_lot(lot, noise, count, groups, whole=whole, varied=True) if several else probe
         try:
             _try(engine, network, term, apart)
         except UNSUITED:
-            apart = made
+            apart = probe
         return apart, None
     return None, first
 
@@ -116,12 +116,12 @@ def _check_example(term: PerRecord | PerGroup, lot: Lot) -> None:
     """
     if term.example is None:
         return
-    own, given = (
+    expected, given = (
         [((1, *x.shape[1:]), "floating" if x.is_floating_point() else x.dtype) for x in tensors]
         for tensors in (lot.tensors, [x[:1] for x in tree_leaves(term.example)])
     )
-    if own != given or any(len(x) != 1 for x in tree_leaves(term.example)):
-        raise ValueError(f"example of {given}: expected one record as lots have them, {own}")
+    if expected != given or any(len(x) != 1 for x in tree_leaves(term.example)):
+        raise ValueError(f"example of {given}: expected one record as lots have them, {expected}")
 
 
 def _check(
@@ -140,12 +140,12 @@ def _check(
         # Single records may be slow.
         warnings.filterwarnings("ignore", message="There is a performance drop")
         with _unchanged(network):
-            found = engine(network, term, few, noise, groups)
+            gradients = engine(network, term, few, noise, groups)
         singles = _one_by_one(network, term, few, noise, groups, parameters)
-        is_still = _compare(found, singles, parameters, still)
+        is_still = _compare(gradients, singles, parameters, still)
         if groups is None and len(few.offsets) == 2:
             with _unchanged(network):
-                _compare_pairs(term, few, noise, found.losses, still.tolerance if is_still else math.inf)
+                _compare_pairs(term, few, noise, gradients.losses, still.tolerance if is_still else math.inf)
 
 
 def _one_by_one(
@@ -177,15 +177,15 @@ def _one_by_one(
                 with alone.backward():
                     return torch.autograd.grad(losses.sum(), parameters, allow_unused=True, materialize_grads=True)
 
-        each = gradients(), gradients()
+        pair = gradients(), gradients()
         # The loss of a group without a record may be anything.
         if groups is not None and not bool(groups.mask[i].any()):
-            each = ([torch.zeros_like(p) for p in parameters],) * 2
-        yield each
+            pair = ([torch.zeros_like(p) for p in parameters],) * 2
+        yield pair
 
 
 def _compare(
-    found: PerSampleGradients,
+    gradients: PerSampleGradients,
     singles: Iterable[tuple[Sequence[Tensor], Sequence[Tensor]]],
     parameters: list[nn.Parameter],
     still: ConstantDraws,
@@ -198,9 +198,9 @@ def _compare(
     """
     is_still, differences, lengths = True, [], []
     views = {p: torch.zeros_like(p) for p in parameters}
-    rows = torch.eye(len(found), dtype=parameters[0].dtype, device=parameters[0].device)
+    rows = torch.eye(len(gradients), dtype=parameters[0].dtype, device=parameters[0].device)
     for weights, (single, again) in zip(rows, singles, strict=True):
-        found.weighted_sum(weights, views)
+        gradients.weighted_sum(weights, views)
         difference, length = 0.0, 0.0
         for p, x, y in zip(parameters, single, again, strict=True):
             x, y = ((g.to_dense() if g.is_sparse else g).double() for g in (x, y))
@@ -209,15 +209,15 @@ def _compare(
         differences.append(torch.as_tensor(difference).sqrt())
         lengths.append(torch.as_tensor(length).sqrt())
     if is_still:
-        _refuse_differences(torch.stack(differences), torch.stack(lengths), found, still.tolerance)
+        _refuse_differences(torch.stack(differences), torch.stack(lengths), gradients, still.tolerance)
     return is_still
 
 
-def _refuse_differences(differences: Tensor, lengths: Tensor, found: PerSampleGradients, tolerance: float) -> None:
+def _refuse_differences(differences: Tensor, lengths: Tensor, gradients: PerSampleGradients, tolerance: float) -> None:
     # Rounding can put one unit of a deep network on the other side of a kink (a ReLU's) in a lot, which changes the
     # gradient of that record by up to a hundredth. A parameter that is not seen changes those of all by more.
     wrong = differences > max(_KINK, tolerance) * lengths + 1e-9
-    allowed = 1 if found.groups is None and len(wrong) == _RECORDS else 0
+    allowed = 1 if gradients.groups is None and len(wrong) == _RECORDS else 0
     # A record whose gradient is not finite adds zeros in a step, so it is not compared.
     if int((wrong & torch.isfinite(lengths)).sum()) > allowed:
         raise ValueError(

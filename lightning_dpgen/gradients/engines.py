@@ -95,11 +95,11 @@ def _ghost_gradients(
         # Under autocast numbers of two precisions would meet, as torch converts nothing in a closed form.
         with full_precision(noise.device):
             return of_rows(*(term.forms(lot, noise) if groups is None else term.forms(lot, noise, groups)))
-    said = _said.setdefault(network, set())
+    names_said = _said.setdefault(network, set())
 
     def say(name: str) -> None:
-        if name not in said:
-            said.add(name)
+        if name not in names_said:
+            names_said.add(name)
             warnings.warn(
                 f"no rule for {name}: each record gets a copy of its parameters, so their gradients are held one by one: "
                 "exact, and slower",

@@ -115,11 +115,11 @@ class Groups:
             ]
             pairs = [(left.flatten(1, 2), right.flatten(1, 2)) for left, right in pairs]
             # The number of products of a group is private, so only kinds and shapes may decide how its norm is computed.
-            found = OuterSum(pairs, factors.shape, factors.view)
+            sums = OuterSum(pairs, factors.shape, factors.view)
             several = isinstance(factors, OuterSum) or math.prod(factors.shape) <= _MULTIPLIED * sum(factors.shape)
             if not several or any(not left.is_floating_point() for left, _ in pairs):
-                return found
-            return GroupSums(found.materialise(), sum((lengths(a) * lengths(b)).sum(dim=1) for a, b in pairs))
+                return sums
+            return GroupSums(sums.materialise(), sum((lengths(a) * lengths(b)).sum(dim=1) for a, b in pairs))
         if isinstance(factors, OneComponent):
             if len(factors.offsets) == 2:
                 return AllComponents([self.of(factors.single)])
@@ -130,10 +130,10 @@ class Groups:
             ]
             return AllComponents(parts)
         order, group, *_ = self._slots
-        each = factors.materialise()
-        each, own = each[order], factors.norms()[order]
+        dense = factors.materialise()
+        dense, own = dense[order], factors.norms()[order]
         longest = own.new_zeros(self.count).index_add_(0, group, own)
-        return GroupSums(each.new_zeros(self.count, *each.shape[1:]).index_add_(0, group, each), longest)
+        return GroupSums(dense.new_zeros(self.count, *dense.shape[1:]).index_add_(0, group, dense), longest)
 
     def shared(self, weights: Tensor) -> Tensor:
         """Give each record (B,) the weight (m,) of its group; 0 where it is in none."""

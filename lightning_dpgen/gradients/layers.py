@@ -19,14 +19,14 @@ def modules_of(network: nn.Module) -> list[nn.Module]:
         >>> modules_of(network) == list(network.modules())
         True
     """
-    found: dict[nn.Module, None] = {}
+    modules: dict[nn.Module, None] = {}
     waiting: list[nn.Module | None] = [network]
     while waiting:
         module = waiting.pop()
-        if module is not None and module not in found:
-            found[module] = None
+        if module is not None and module not in modules:
+            modules[module] = None
             waiting.extend(reversed(module._modules.values()))
-    return list(found)
+    return list(modules)
 
 
 def checked_layers(network: nn.Module) -> list[list[nn.Parameter]]:

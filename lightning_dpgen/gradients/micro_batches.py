@@ -97,10 +97,10 @@ def free_memory(device: torch.device) -> int:
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept
     try:
-        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
+        line = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
     except OSError:  # no Linux
-        found = None
-    whole = 1024 * int(found[1]) if found else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+        line = None
+    whole = 1024 * int(line[1]) if line else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     return min([whole, *_within_limits(Path("/"))])
 
 
@@ -124,11 +124,13 @@ def _within_limits(root: Path) -> Iterator[int]:
             top, limit, usage, files = _CONTROLLERS[name]
             # A container sees its own group at the top, whatever its path is outside.
             for group in (Path(path), *Path(path).parents):
-                own = root / top / group.relative_to("/")
+                folder = root / top / group.relative_to("/")
                 # A limit may be the word max.
                 with suppress(OSError, ValueError):
-                    most, taken = (int((own / part).read_text(encoding="ascii")) for part in (limit, usage))
-                    found = re.search(rf"^{files} (\d+)$", (own / "memory.stat").read_text(encoding="ascii"), re.MULTILINE)
+                    most, taken = (int((folder / part).read_text(encoding="ascii")) for part in (limit, usage))
+                    found = re.search(
+                        rf"^{files} (\d+)$", (folder / "memory.stat").read_text(encoding="ascii"), re.MULTILINE
+                    )
                     yield max(most - taken + (int(found[1]) if found else 0), 0)
 
 
@@ -214,14 +216,14 @@ class MicroBatches:
                     "record in one of them (Lot.cut and Lot.divided cut between persons)"
                 )
             yield part
-            # Else it would be held until the next one is made.
+            # Free this part's gradients before the next part is computed.
             del part
         if rows is None:
             raise ValueError("a lot in parts has no part: give one part of no records for an empty lot")
 
 
 class LotParts:
-    """The parts in which the lots of a fit are taken: as many for each lot, of whatever size, so that code cannot count.
+    """Splits every lot of a fit into equally many parts, so that the number of calls of a loss does not tell its size.
 
     Args:
         micro_batch: about how many records' gradients are computed at a time; ``auto`` waits for `fit_memory`. None takes a

@@ -93,12 +93,12 @@ class PerSampleGradients:
     @functools.cached_property
     def _all_squares(self) -> Tensor:
         """Squared norms (parameters with factors, B or more)."""
-        each = list(self._factors.values())
+        all_factors = list(self._factors.values())
         if self._partition is not None:
-            each = [self._partition.of(factors) for factors in each]
-        if self._size and each:
-            return _squares(each)
-        return torch.zeros(len(each), self._size, dtype=torch.float64, device=self._layers[0][0].device)
+            all_factors = [self._partition.of(factors) for factors in all_factors]
+        if self._size and all_factors:
+            return _squares(all_factors)
+        return torch.zeros(len(all_factors), self._size, dtype=torch.float64, device=self._layers[0][0].device)
 
     def products(self, onto: Mapping[nn.Parameter, Tensor]) -> Tensor:
         """Return inner products (B,) with one tensor for each parameter, in float64; private. Groups have none."""
@@ -216,23 +216,23 @@ def _write(pieces: Sequence[Piece], out: Tensor, *, add: bool) -> None:
         add = True
 
 
-def _squares(each: Sequence[GradientFactors]) -> Tensor:
+def _squares(all_factors: Sequence[GradientFactors]) -> Tensor:
     """Return squared norms (len(each), R) in float64: a few operations for all that are products of row lengths."""
     rows: list[list[Tensor]] = []
     apart: list[Tensor] = []
     grams: GramCache | None = None
-    for factors in each:
+    for factors in all_factors:
         rows.append(factors.rows())
         if not rows[-1]:
-            grams = grams or GramCache(each)
+            grams = grams or GramCache(all_factors)
             apart.append((factors.norms(grams) if isinstance(factors, OuterSum) else factors.norms()).double())
     if not apart:
         return _products(rows)
     squares = torch.stack(apart).square_()
-    if len(apart) == len(each):
+    if len(apart) == len(all_factors):
         return squares
     # The places of all among those that are computed together, with the others behind them.
-    together, behind, places = 0, len(each) - len(apart), []
+    together, behind, places = 0, len(all_factors) - len(apart), []
     for pair in rows:
         places.append(together if pair else behind)
         together, behind = together + bool(pair), behind + (not pair)

@@ -63,11 +63,11 @@ class GradientBuffer:
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         parameters = list(parameters)
-        own = [own_part(p) for p in parameters]
-        self.flat = torch.zeros(sum(p.numel() for p in own), dtype=own[0].dtype, device=own[0].device)
-        pieces = self.flat.split([p.numel() for p in own])
+        parts = [own_part(p) for p in parameters]
+        self.flat = torch.zeros(sum(p.numel() for p in parts), dtype=parts[0].dtype, device=parts[0].device)
+        pieces = self.flat.split([p.numel() for p in parts])
         self.views: dict[nn.Parameter, Tensor] = {
-            p: piece.view_as(part) for p, part, piece in zip(parameters, own, pieces, strict=True)
+            p: piece.view_as(part) for p, part, piece in zip(parameters, parts, pieces, strict=True)
         }
         self.sharded = any(map(is_sharded, parameters))
 

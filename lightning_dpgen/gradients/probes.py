@@ -63,12 +63,12 @@ def probe_lot(
         records = tree_map(
             lambda x: x.to(noise if x.is_floating_point() else noise.device).repeat(count, *(1,) * (x.dim() - 1)), example
         )
-    made = Lot(records, (0, *[count] * (len(lot.offsets) - 1)))
+    probe = Lot(records, (0, *[count] * (len(lot.offsets) - 1)))
     if groups is not None:
         # The first group is larger than the others, so that a comparison of groups can tell sizes apart.
         index = torch.arange(count, device=noise.device)
         groups = Groups(torch.where(index % 2 == 0, 0, index % groups.count), groups.count, groups.places)
-    return made, noise.new_full((count, *noise.shape[1:]), 0.5), groups
+    return probe, noise.new_full((count, *noise.shape[1:]), 0.5), groups
 
 
 # Relative tolerances for a loss and for the norm of its gradient; the second where autocast computes in half precision.

@@ -171,10 +171,10 @@ def check_policies(network: nn.Module) -> None:
     for state in _states(network):
         policy = state._mp_policy
         kinds = {policy.param_dtype, policy.reduce_dtype, policy.output_dtype} - {None}
-        own = {p.sharded_param.dtype for group in _groups(state) for p in group.fsdp_params}
-        if kinds - own:
+        types = {p.sharded_param.dtype for group in _groups(state) for p in group.fsdp_params}
+        if kinds - types:
             raise ValueError(
-                f"MixedPrecisionPolicy with {', '.join(sorted(map(str, kinds - own)))}: norms and sums are those of "
+                f"MixedPrecisionPolicy with {', '.join(sorted(map(str, kinds - types)))}: norms and sums are those of "
                 "parameters in full precision: leave mp_policy out; precision='bf16-mixed' computes layers in less"
             )
         for group in _groups(state):
@@ -209,10 +209,10 @@ def without_own_hooks(network: nn.Module) -> Iterator[None]:
     try:
         for module in modules_of(network):
             for hooks in (module._forward_pre_hooks, module._forward_hooks):
-                own = [key for key, hook in hooks.items() if _is_of_fsdp(hook)]
-                if own:
+                of_fsdp = [key for key, hook in hooks.items() if _is_of_fsdp(hook)]
+                if of_fsdp:
                     kept.append((hooks, dict(hooks)))
-                    for key in own:
+                    for key in of_fsdp:
                         del hooks[key]
         yield
     finally:
@@ -277,8 +277,8 @@ class FrozenParameter(Ruled):
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        held = [x for x in leaves_of((args, kwargs)) if isinstance(x, FrozenParameter)]
-        own = held[0].gathered
+        frozen = [x for x in leaves_of((args, kwargs)) if isinstance(x, FrozenParameter)]
+        gathered_parameters = frozen[0].gathered
 
         def plain(x: Any) -> Any:
             return x.source.detach() if isinstance(x, FrozenParameter) else x
@@ -286,10 +286,10 @@ class FrozenParameter(Ruled):
         if function in NO_NUMBERS:
             args, kwargs = map_tree(plain, (args, kwargs))
             return function(*args, **kwargs)
-        with own.present([x.source for x in held]), own.packing():
+        with gathered_parameters.present([x.source for x in frozen]), gathered_parameters.packing():
             args, kwargs = map_tree(plain, (args, kwargs))
             # As the loss would call it with a plain parameter.
-            return own.isolation.call(function, args, kwargs)
+            return gathered_parameters.isolation.call(function, args, kwargs)
 
 
 class GatheredParameters:
@@ -313,10 +313,10 @@ class GatheredParameters:
 
     def stand_in(self, parameter: nn.Parameter) -> Tensor:
         """Return a tensor in the place of a sharded parameter; a leaf that requires a gradient, if that does."""
-        made = torch.full((), torch.nan, dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
-        made = made.detach().requires_grad_(parameter.requires_grad)
-        self._stands_for[id(made)] = made, parameter
-        return made
+        stand_in = torch.full((), torch.nan, dtype=parameter.dtype, device=parameter.device).expand(parameter.shape)
+        stand_in = stand_in.detach().requires_grad_(parameter.requires_grad)
+        self._stands_for[id(stand_in)] = stand_in, parameter
+        return stand_in
 
     def frozen(self, parameter: nn.Parameter) -> FrozenParameter:
         """Return what takes the place of a frozen sharded parameter in a network."""
@@ -332,15 +332,15 @@ class GatheredParameters:
     @contextmanager
     def present(self, stand_ins: Iterable[Tensor]) -> Iterator[None]:
         """Let stand-ins have the numbers of their parameters inside this context."""
-        held = [(x, self._stands_for[id(x)][1], x.data) for x in stand_ins]
-        for other in [p for p in self._latest if all(p is not own for _, own, _ in held)]:
+        before = [(x, self._stands_for[id(x)][1], x.data) for x in stand_ins]
+        for other in [p for p in self._latest if all(p is not own for _, own, _ in before)]:
             del self._latest[other]
         try:
-            for x, parameter, _ in held:
+            for x, parameter, _ in before:
                 x.data = self._whole(parameter)
             yield
         finally:
-            for x, _, nothing in held:
+            for x, _, nothing in before:
                 x.data = nothing
 
     def _whole(self, parameter: nn.Parameter) -> Tensor:

@@ -220,8 +220,8 @@ class Tape:
 
     def _of_parameters(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call a function of parameters alone once for all records; one that draws (their dropout) once for each record."""
-        own = [x.source for x in leaves_of((args, kwargs)) if isinstance(x, TracedParameter)]
-        versions, states = [x._version for x in own], generator_states()
+        sources = [x.source for x in leaves_of((args, kwargs)) if isinstance(x, TracedParameter)]
+        versions, states = [x._version for x in sources], generator_states()
         plain = map_tree(lambda x: x.source if isinstance(x, TracedParameter) else x, (args, kwargs))
         with self.isolation.outside():
             result = function(*plain[0], **plain[1])
@@ -230,7 +230,7 @@ class Tape:
                 return map_tree(
                     lambda x: TracedParameter.of(x, self) if isinstance(x, Tensor) and x.requires_grad else x, result
                 )
-        if [x._version for x in own] != versions:
+        if [x._version for x in sources] != versions:
             raise ValueError(
                 f"the loss calls {getattr(function, '__name__', function)}, which writes random numbers into what was "
                 "computed from parameters, which all records would share: leave inplace out"
@@ -241,12 +241,12 @@ class Tape:
         """Remember a product of a traced tensor and constants: its gradients are carried back without being written out."""
         if function not in _PRODUCTS or len(args) != 2:
             return
-        own, other = args if isinstance(args[0], TracedParameter) else args[::-1]
+        traced, other = args if isinstance(args[0], TracedParameter) else args[::-1]
         constant = isinstance(other, int | float) or (isinstance(other, Tensor) and not other.requires_grad)
-        if constant and result.shape == own.source.shape and result.is_floating_point():
+        if constant and result.shape == traced.source.shape and result.is_floating_point():
             mask = torch.as_tensor(other, device=result.device)
             # A mask that the loss changes later has been used as it was.
-            self._masks[id(result)] = (result, own.source, mask.to(result.dtype, copy=True).expand(result.shape))
+            self._masks[id(result)] = (result, traced.source, mask.to(result.dtype, copy=True).expand(result.shape))
 
     def copied(self, parameter: TracedParameter) -> Tensor:
         """Give each record a copy of a parameter, without memory of its own: a copy's gradient is that of its record."""

@@ -91,10 +91,10 @@ def check_losses(losses: Any, size: int) -> Tensor:
         ValueError: for anything else.
     """
     if not isinstance(losses, Tensor) or losses.shape != (size,):
-        found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+        shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         raise ValueError(
             "a per-record loss must be one value for each record, of shape (B,), or a scalar: it is called with a lot of "
-            f"{size}, and returned {found}. Take the mean or the sum over everything but the record"
+            f"{size}, and returned {shape}. Take the mean or the sum over everything but the record"
         )
     return losses
 
@@ -164,10 +164,10 @@ class PerGroup:
         """
         losses = self.loss(lot, noise, groups)
         if not isinstance(losses, Tensor) or losses.shape != (groups.count,):
-            found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise ValueError(
                 f"a per-group loss must have shape (m,), one value for each group: it is called with {groups.count}, and "
-                f"returned {found}"
+                f"returned {shape}"
             )
         return losses
 
@@ -258,17 +258,17 @@ class Views:
         sizes = {len(x) if isinstance(x, Tensor) and x.dim() else None for x in tree_leaves(views)}
         if sizes != {rows}:
             raise ValueError(f"augment returned batches of {_told(sizes)}: expected {rows} views, one for each row it got")
-        found = loss(views)
-        if isinstance(found, Tensor) and found.dim() == 0:
+        losses = loss(views)
+        if isinstance(losses, Tensor) and losses.dim() == 0:
             # A mean over the views, or their sum: each alone has the same loss under both.
             alone = [loss(tree_map(lambda x, i=i: x[i : i + 1], views)) for i in range(rows)]
-            found = torch.stack([x.reshape(()) for x in alone])
-        if not isinstance(found, Tensor) or found.shape != (rows,):
-            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            losses = torch.stack([x.reshape(()) for x in alone])
+        if not isinstance(losses, Tensor) or losses.shape != (rows,):
+            shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             raise ValueError(
                 f"the loss of {rows} views is {shape}: expected their mean, or one value for each view, a tensor of as many"
             )
-        return found.unflatten(0, (-1, self.count)).mean(dim=1)
+        return losses.unflatten(0, (-1, self.count)).mean(dim=1)
 
     def repeated(self, records: Any) -> Any:
         """Return each row of a tree of tensors (B, ...) so many times, one after the other."""

@@ -77,9 +77,9 @@ class ParameterAverage:
         Raises:
             ValueError: for the average of other parameters.
         """
-        shapes = [tuple(own.shape) for own in self._average]
-        if [tuple(own.shape) for own in state["average"]] != shapes:
+        shapes = [tuple(average.shape) for average in self._average]
+        if [tuple(average.shape) for average in state["average"]] != shapes:
             raise ValueError(f"state: an average of other parameters; expected those of shapes {shapes}")
-        for own, value in zip(self._average, state["average"], strict=True):
-            own.copy_(value)
+        for average, value in zip(self._average, state["average"], strict=True):
+            average.copy_(value)
         self._weight = float(state["weight"])

@@ -95,7 +95,7 @@ class FlatGroups:
 
     def apart(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return the `state_dict` of an optimizer of the parameters themselves, from that of one parameter a group."""
-        found: dict[int, dict[str, Any]] = {}
+        of_places: dict[int, dict[str, Any]] = {}
         groups = []
         for i, (group, places) in enumerate(zip(state["param_groups"], self._places(), strict=True)):
             groups.append(group | {"params": [place for place, _ in places]})
@@ -103,8 +103,10 @@ class FlatGroups:
             own = state["state"].get(i, {})
             parts = {name: _cut(name, value, [p for _, p in trained]) for name, value in own.items()}
             if own:
-                found |= {place: {name: part[j] for name, part in parts.items()} for j, (place, _) in enumerate(trained)}
-        return {"state": found, "param_groups": groups}
+                of_places |= {
+                    place: {name: part[j] for name, part in parts.items()} for j, (place, _) in enumerate(trained)
+                }
+        return {"state": of_places, "param_groups": groups}
 
     def joined(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return the `state_dict` of an optimizer of one parameter a group, from that of one of the parameters themselves.
@@ -112,26 +114,28 @@ class FlatGroups:
         Raises:
             ValueError: for the state of other parameters, or of ones that have made other numbers of steps.
         """
-        sizes, own = (
+        sizes, own_sizes = (
             [len(g["params"]) for g in groups] for groups in (state["param_groups"], self._optimizer.param_groups)
         )
-        if sizes != own:
-            raise ValueError(f"state_dict: of groups of {sizes} parameters, expected {own}, as this optimizer has them")
-        found: dict[int, dict[str, Any]] = {}
+        if sizes != own_sizes:
+            raise ValueError(
+                f"state_dict: of groups of {sizes} parameters, expected {own_sizes}, as this optimizer has them"
+            )
+        of_places: dict[int, dict[str, Any]] = {}
         groups = []
         for i, (group, places) in enumerate(zip(state["param_groups"], self._places(), strict=True)):
             trained = [there for there, (_, p) in zip(group["params"], places, strict=True) if p.requires_grad]
-            held = [state["state"][there] for there in trained if there in state["state"]]
-            if held and (len(held) < len(trained) or len({frozenset(each) for each in held}) > 1):
+            states = [state["state"][there] for there in trained if there in state["state"]]
+            if states and (len(states) < len(trained) or len({frozenset(of_one) for of_one in states}) > 1):
                 raise ValueError(
-                    f"state_dict: holds the state of {len(held)} of {len(trained)} trainable parameters, or different "
+                    f"state_dict: holds the state of {len(states)} of {len(trained)} trainable parameters, or different "
                     "numbers of each; expected the same of all, since a private step moves them all"
                 )
-            if held:
+            if states:
                 members = [p for _, p in places if p.requires_grad]
-                found[i] = {name: _joined(name, [each[name] for each in held], members) for name in held[0]}
+                of_places[i] = {name: _joined(name, [of_one[name] for of_one in states], members) for name in states[0]}
             groups.append(group | {"params": [i]})
-        return {"state": found, "param_groups": groups}
+        return {"state": of_places, "param_groups": groups}
 
     def _places(self) -> list[list[tuple[int, nn.Parameter]]]:
         """Return the parameters of each group, with the places that a `state_dict` gives them."""

@@ -549,10 +549,12 @@ class PrivateOptimizer(DPOptimizer):
                 "grad_sample holds several backward passes; each would be clipped by itself, as if its records were "
                 "others. Call backward once a step, on the sum of the losses"
             )
-        held = {p: g[0] if isinstance(g, list) else g for p, g in zip(self.params, samples, strict=True) if g is not None}
+        gradients = {
+            p: g[0] if isinstance(g, list) else g for p, g in zip(self.params, samples, strict=True) if g is not None
+        }
         # It is not known whose the rows are that are but a part of the lot.
-        persons = None if draw is None or len(next(iter(held.values()))) != draw.size else draw.persons
-        return materialised(held, draw, persons=None if persons is None else torch.from_numpy(persons))
+        persons = None if draw is None or len(next(iter(gradients.values()))) != draw.size else draw.persons
+        return materialised(gradients, draw, persons=None if persons is None else torch.from_numpy(persons))
 
     def _check(
         self, gradients: Sequence[PerSampleGradients | MicroBatches | EmbeddingGradients], params: Sequence[nn.Parameter]

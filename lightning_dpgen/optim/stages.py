@@ -63,15 +63,15 @@ def training_stage(
         raise ValueError(
             f"two noises of a lot have the same name among {[name for name, _ in pairs]}: name them by noise=..."
         )
-    left = 1.0 - sum(extra.values())
-    if left <= 0.0:
+    for_gradient = 1.0 - sum(extra.values())
+    if for_gradient <= 0.0:
         raise ValueError(f"shares {extra} of a lot's inverse squared noise leave nothing for the gradient")
     strategy = sampler.noise_strategy
     if strategy is not None:
         _check_correlated(rules, embeddings or {})
     return StageSpec(
         stage,
-        extra | {"gradient": left},
+        extra | {"gradient": for_gradient},
         steps,
         # The independent part of correlated noise is larger by the sensitivity.
         max_noise=n * sampler.sample_rate / (1.0 if strategy is None else strategy.sensitivity),

@@ -17,11 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 from lightning_dpgen.optim.averaging import ParameterAverage
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.automatic_module import AutomaticModule, StepOptions, check_optimizers, check_overrides
-from lightning_dpgen.plugins.checkpoint_record import go_on_from, record_of
 from lightning_dpgen.plugins.lot_log import PUBLIC
 from lightning_dpgen.plugins.private_logs import PrivateLogs, changes_of_logs, close_logs
 from lightning_dpgen.plugins.rank_consistency import broadcast_start, check_ranks_agree
 from lightning_dpgen.plugins.trainer_checks import check_sharded, validate_trainer
+from lightning_dpgen.plugins.training_ledger import go_on_from, record_of
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, NotInstalled, RanksDiffer
 from lightning_dpgen.privacy.plan import Curve
@@ -313,10 +313,10 @@ class MomentsAccountant(pl.Callback):
 
 def _extend(module: pl.LightningModule, hook: str, more: Callable[[dict[str, Any]], None]) -> None:
     """Make `module` call `more` after the hook of its class."""
-    own = getattr(type(module), hook)
+    of_class = getattr(type(module), hook)
 
     def both(checkpoint: dict[str, Any]) -> None:
-        own(module, checkpoint)
+        of_class(module, checkpoint)
         more(checkpoint)
 
     setattr(module, hook, both)

@@ -23,7 +23,7 @@ from lightning_dpgen.gradients.shards import own_part, reshard
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord, Views
 from lightning_dpgen.optim.averaging import ParameterAverage
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.plugins.growing_lists import GrowingLists
+from lightning_dpgen.plugins.kept_values import GrowingLists, refuse_updated_metrics
 from lightning_dpgen.plugins.learning_rates import LearningRates
 from lightning_dpgen.plugins.lot_log import PRIVATE
 from lightning_dpgen.plugins.several_optimizers import (
@@ -36,7 +36,6 @@ from lightning_dpgen.plugins.several_optimizers import (
     training_alone,
     whose_turn,
 )
-from lightning_dpgen.plugins.training_metrics import refuse_updated_metrics
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.planning.stage_spec import expected_lot_size
 from lightning_dpgen.sampling.lots import Lot, LotBatch
@@ -198,10 +197,10 @@ class AutomaticModule:
     def _step_each(self, wrapped: list, lot: Lot) -> None:
         """Step the optimizer that the lot is for, and the public ones, in the order in which the module gives them."""
         optimizers = [one.optimizer for one in wrapped]
-        each = terms_of_each(self._called(self._made_up), len(wrapped))
-        check_kinds(optimizers, each)
+        of_optimizers = terms_of_each(self._called(self._made_up), len(wrapped))
+        check_kinds(optimizers, of_optimizers)
         turn = whose_turn(optimizers, self._index)
-        for i, (optimizer, terms) in enumerate(zip(optimizers, each, strict=True)):
+        for i, (optimizer, terms) in enumerate(zip(optimizers, of_optimizers, strict=True)):
             with training_alone(self._module, optimizer):
                 if i == turn:
                     self._step(wrapped[i], terms, lot)
@@ -296,9 +295,9 @@ class AutomaticModule:
     def _rehearse(self, empty: Any) -> None:
         some = next(self._module.parameters())
         given, lot = self._tried(empty)
-        each, lists = self._each(given, lot), GrowingLists(self._module)
-        self._set_micro_batch(each, empty)
-        for optimizer, terms in each:
+        of_optimizers, lists = self._each(given, lot), GrowingLists(self._module)
+        self._set_micro_batch(of_optimizers, empty)
+        for optimizer, terms in of_optimizers:
             with training_alone(self._module, optimizer):
                 if not isinstance(optimizer, PrivateOptimizer):
                     check_public([t for t in terms if isinstance(t, DataFree)])
@@ -330,12 +329,12 @@ class AutomaticModule:
             return [(optimizers[0], self._of_losses)]
         self._made_up = lot.records
         if len(optimizers) == 1:
-            each = [self._checked(given)]
+            of_optimizers = [self._checked(given)]
         else:
-            each = terms_of_each(given, len(optimizers))
-            check_kinds(optimizers, each)
-        self._check_terms([term for terms in each for term in terms])
-        return list(zip(optimizers, each, strict=True))
+            of_optimizers = terms_of_each(given, len(optimizers))
+            check_kinds(optimizers, of_optimizers)
+        self._check_terms([term for terms in of_optimizers for term in terms])
+        return list(zip(optimizers, of_optimizers, strict=True))
 
     def _called(self, records: Any) -> Any:
         """Call the module's own training step as Lightning does, which leaves out an index that it does not take."""
@@ -366,14 +365,14 @@ class AutomaticModule:
         self._part = number, lot.offsets[-1]
         return term_gradients(self._module, term, lot, self._account.stream, engine=self._engine)
 
-    def _set_micro_batch(self, each: list, empty: Any) -> None:
+    def _set_micro_batch(self, of_optimizers: list, empty: Any) -> None:
         """Find the number of records of a part, where memory is to tell."""
         if self._parts is None or self._options.micro_batch != "auto":
             return
         some = next(self._module.parameters())
 
         def compute(count: int) -> Iterator[PerSampleGradients]:
-            for optimizer, terms in each:
+            for optimizer, terms in of_optimizers:
                 with training_alone(self._module, optimizer):
                     for term in terms:
                         if isinstance(term, PerRecord):

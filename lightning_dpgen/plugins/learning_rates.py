@@ -97,18 +97,18 @@ def _tried(scheduler: LRScheduler, times: int) -> set[tuple[float, ...]]:
     """
     optimizer, kept = scheduler.optimizer, copy.deepcopy(scheduler.state_dict())
     groups = [{name: copy.deepcopy(x) for name, x in g.items() if name != "params"} for g in optimizer.param_groups]
-    rates, made = {_rates(optimizer)}, 0
+    rates, steps = {_rates(optimizer)}, 0
     try:
         with warnings.catch_warnings():
             # It warns of a step before the first one of its optimizer.
             warnings.simplefilter("ignore")
-            while made < times:
+            while steps < times:
                 scheduler.step()
-                made += 1
+                steps += 1
                 rates.add(_rates(optimizer))
     except Exception as error:
         raise MisconfigurationException(
-            f"{type(scheduler).__name__}: its step {made + 1} of {times} in this plan fails ({type(error).__name__}: "
+            f"{type(scheduler).__name__}: its step {steps + 1} of {times} in this plan fails ({type(error).__name__}: "
             f"{error}): expected a schedule of {times} steps or more, such as total_steps={times} of a OneCycleLR"
         ) from error
     finally:

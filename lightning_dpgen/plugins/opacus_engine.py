@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader
 
 from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.plugins.checkpoint_record import go_on_from, record_of
 from lightning_dpgen.plugins.opacus_loader import AccountDataLoader
+from lightning_dpgen.plugins.training_ledger import go_on_from, record_of
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import check_accountant
 

@@ -156,7 +156,7 @@ class PrivateTraining:
         if augment is None and multiplicity != 1:
             raise ValueError(f"multiplicity={multiplicity!r}: several views need augment=..., which makes them of a record")
         options = StepOptions(micro_batch, None if augment is None else Views(augment, multiplicity), averaging)
-        made = make_sampler(
+        chosen_sampler = make_sampler(
             sampler,
             sample_rate,
             steps=steps,
@@ -166,16 +166,16 @@ class PrivateTraining:
             largest_lot=largest_lot,
             at_most=at_most,
         )
-        stage = training_stage(clipping, n=n, sampler=made, steps=steps)
+        stage = training_stage(clipping, n=n, sampler=chosen_sampler, steps=steps)
         plan = make_plan([stage], epsilon=epsilon, delta=delta, max_rows=max_rows, accountant=accountant)
         store = store_of(records)
         check_finite(store)
         if not len(store):
             raise BadRecords("records: there are none; expected one or more")
         if persons is not None:
-            made.check_persons(stage.stage)
+            chosen_sampler.check_persons(stage.stage)
         person_of = persons_of(store, persons, max_rows)
-        made.check_units(stage.stage, len(store) if person_of is None else len(np.unique(person_of)))
+        chosen_sampler.check_units(stage.stage, len(store) if person_of is None else len(np.unique(person_of)))
         _warn_of_delta(plan, study)
         warn_of_declared(plan.n, len(store))
         path = None if ledger is None else Path(ledger).resolve()
@@ -248,14 +248,14 @@ class PrivateTraining:
         """
         if self._released is not None:
             raise ValueError(f"this training was released before, to {self._released}: copy that folder instead")
-        left, steps = self.account.remaining("training"), self._stage.count
-        if left == steps:
+        rest, steps = self.account.remaining("training"), self._stage.count
+        if rest == steps:
             raise PlanMismatch(
                 "nothing was trained yet: call fit(model, loader()) with the callback first, and then release"
             )
-        if left:
+        if rest:
             raise PlanMismatch(
-                f"{steps - left} of {steps} steps were made: go on with the fit, or release the weights as they are with "
+                f"{steps - rest} of {steps} steps were made: go on with the fit, or release the weights as they are with "
                 "release_weights(model, private.account, ...), which charges all of the plan"
             )
         # None where an earlier program has fitted it.

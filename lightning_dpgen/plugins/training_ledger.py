@@ -1,11 +1,13 @@
-"""The ledger of one training: opened for its records, gone on with, and closed with a digest of what was trained."""
+"""The ledger of one training: opened for its records, gone on with from a checkpoint, and closed with a digest."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,3 +103,32 @@ def digest_of(module: nn.Module) -> str:
             digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype} ".encode())
             digest.update(gathered(parameter).cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def record_of(account: Account) -> dict[str, Any]:
+    """Return the last checksum of the ledger, the accesses of each stage, and all that was drawn; all of it is public.
+
+    What has to be known again and is secret is written beside the ledger as well, and does not stand in the checkpoint.
+    """
+    account.save_private_state()
+    drawn = [access.as_json() | {"count": count} for access, count in account.ledger.accesses]
+    return {"head": account.ledger.head, "done": account.done, "spent": drawn}
+
+
+def go_on_from(account: Account, record: Mapping[str, Any] | None) -> None:
+    """Go on from the state that a record was saved with.
+
+    Args:
+        account: the account from `Account.resume`.
+        record: the record from `record_of`; None for a checkpoint without one.
+
+    Raises:
+        LedgerError: if the record belongs to another run than the ledger, or the account was not resumed.
+        BudgetTooSmall: as `Account.go_on`.
+    """
+    if record is None or not account.ledger.knows(record["head"]):
+        raise LedgerError(
+            "this checkpoint is not of the run that this account's ledger is about, so the spending of that run would not "
+            "be counted: use Account.resume(<its ledger>), or start from the weights with a new plan"
+        )
+    account.go_on(record["done"])

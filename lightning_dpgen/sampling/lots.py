@@ -325,16 +325,16 @@ class PoissonLots:
                 their records are asked for (`StoredLot`).
         """
         # Lots are drawn for steps to come, which may be the turn of other records.
-        made = self._account.made(self._stage)
+        first = self._account.made(self._stage)
         if not workers:
-            for number in range(made, made + count):
+            for number in range(first, first + count):
                 positions, offsets, draw = self._sampled(number)
                 yield StoredLot(self._store, positions, offsets, draw, _persons(draw))
             return
         waiting: deque[tuple[tuple[int, ...], LotId]] = deque()
 
         def sampled() -> Iterator[np.ndarray]:
-            for number in range(made, made + count):
+            for number in range(first, first + count):
                 taken, offsets, draw = self._sampled(number)
                 waiting.append((offsets, draw))
                 yield taken

@@ -187,12 +187,12 @@ class ColumnsStore(Store):
 
     @property
     def persons(self) -> np.ndarray | None:
-        said = [column.persons for column in leaves_of(self.columns) if column.persons is not None]
-        if any(not np.array_equal(persons, said[0]) for persons in said):
+        persons_of_columns = [column.persons for column in leaves_of(self.columns) if column.persons is not None]
+        if any(not np.array_equal(persons, persons_of_columns[0]) for persons in persons_of_columns):
             raise BadRecords(
                 "two columns name different persons for a record: expected the same persons, or one such column"
             )
-        return said[0] if said else None
+        return persons_of_columns[0] if persons_of_columns else None
 
     def __len__(self) -> int:
         return len(leaves_of(self.columns)[0])

@@ -43,23 +43,23 @@ def leaves_of(tree: Any) -> list[Any]:
         >>> leaves_of([1, (2.0, {"a": None})])
         [1, 2.0, None]
     """
-    found: list[Any] = []
-    _add_leaves(tree, found)
-    return found
+    leaves: list[Any] = []
+    _add_leaves(tree, leaves)
+    return leaves
 
 
-def _add_leaves(tree: Any, found: list[Any]) -> None:
+def _add_leaves(tree: Any, leaves: list[Any]) -> None:
     kind = type(tree)
     if kind in _LEAVES or issubclass(kind, Tensor):
-        found.append(tree)
+        leaves.append(tree)
     elif kind is tuple or kind is list:
         for x in tree:
             if isinstance(x, Tensor):
-                found.append(x)
+                leaves.append(x)
             else:
-                _add_leaves(x, found)
+                _add_leaves(x, leaves)
     elif kind is dict:
         for x in tree.values():
-            _add_leaves(x, found)
+            _add_leaves(x, leaves)
     else:
-        found.extend(_pytree.tree_leaves(tree))
+        leaves.extend(_pytree.tree_leaves(tree))

@@ -390,13 +390,13 @@ BROKEN = {
     ),
     "norms of groups by the size of the largest": Broken(
         Groups.of,
-        {"found = OuterSum(pairs, factors.shape, factors.view)":
-         "found = OuterSum(pairs, factors.shape, factors.view, few=pairs[0][1].shape[1] <= 64)"},
+        {"sums = OuterSum(pairs, factors.shape, factors.view)":
+         "sums = OuterSum(pairs, factors.shape, factors.view, few=pairs[0][1].shape[1] <= 64)"},
         (the_norm_of_a_group_is_its_own,),
     ),
     "one outer product for groups of one": Broken(
         Groups.of,
-        {"found = OuterSum(pairs, factors.shape, factors.view)": "found = outer(pairs, factors.shape, factors.view)",
+        {"sums = OuterSum(pairs, factors.shape, factors.view)": "sums = outer(pairs, factors.shape, factors.view)",
          'if isinstance(factors, RankOne | OuterSum):':
          "from lightning_dpgen.gradients.factors import outer\n    if isinstance(factors, RankOne | OuterSum):"},
         (the_norm_of_a_group_is_its_own,),

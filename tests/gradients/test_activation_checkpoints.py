@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
-from lightning_dpgen.gradients.isolation import process_changes
+from lightning_dpgen.gradients.isolation import loss_call
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
@@ -41,7 +41,7 @@ def test_gradients_and_draws_are_those_without_a_checkpoint(way, engine):
 
 @pytest.mark.parametrize("way", list(WAYS)[:-1])
 def test_it_says_once_that_memory_is_not_saved(way):
-    process_changes._say_memory_is_not_saved.cache_clear()
+    loss_call._say_memory_is_not_saved.cache_clear()
     with pytest.warns(UserWarning, match="without checkpoints") as said:
         _gradients(WAYS[way], "ghost")
     assert len(said) == 1
@@ -57,7 +57,7 @@ def test_other_threads_and_later_calls_have_checkpoints(reentrant):
         x = torch.ones(2, requires_grad=True)
         checkpoint(lambda x: (calls.append(1), x.exp())[1], x, use_reentrant=reentrant).sum().backward()
 
-    with process_changes.REPLACED_FUNCTIONS:
+    with loss_call.REPLACED_FUNCTIONS:
         thread = threading.Thread(target=run)
         thread.start()
         thread.join(60)
@@ -70,14 +70,14 @@ def test_the_last_of_several_threads_gives_checkpoints_back():
     own, entered, leave = torch.utils.checkpoint.CheckpointFunction, threading.Event(), threading.Event()
 
     def other():
-        with process_changes.REPLACED_FUNCTIONS:
+        with loss_call.REPLACED_FUNCTIONS:
             entered.set()
             leave.wait(60)
 
     thread = threading.Thread(target=other)
     thread.start()
     entered.wait(60)
-    with process_changes.REPLACED_FUNCTIONS:
+    with loss_call.REPLACED_FUNCTIONS:
         leave.set()
         thread.join(60)
         assert torch.utils.checkpoint.CheckpointFunction is not own

@@ -33,12 +33,12 @@ MINOR = ".".join(torch.__version__.split(".")[:2])
 
 def read_listed() -> dict[str, set[str]]:
     """Return the names of the functions that are listed for each minor version of torch."""
-    found: dict[str, set[str]] = {}
+    listed: dict[str, set[str]] = {}
     for versions, by_place in json.loads(LISTED.read_text()).items():
         names = {f"{place}.{word}" for place, words in by_place.items() for word in words.split()}
         for version in versions.split():
-            found.setdefault(version, set()).update(names)
-    return found
+            listed.setdefault(version, set()).update(names)
+    return listed
 
 
 def _named(names: Iterable[str]) -> set[Callable]:
@@ -102,12 +102,12 @@ def compute_alone(isolation: Isolation | None, function: Callable, args: tuple, 
         for place, lot in zip(places, lots, strict=True):
             if any(row[place]._version for row in rows):
                 lot.copy_(torch.stack([row[place] for row in rows]))
-        found: list[Any] = []
+        outputs: list[Any] = []
         for k, x in enumerate(results[0]):
             # A function that writes into an argument returns it.
             given = next((leaves[place] for place in places if x is rows[0][place]), None)
-            found.append(given if given is not None or x is None else torch.stack([result[k] for result in results]))
-    out = [isolation.hide(x, level) if isinstance(x, Tensor) and not is_hidden(x) else x for x in found]
+            outputs.append(given if given is not None or x is None else torch.stack([result[k] for result in results]))
+    out = [isolation.hide(x, level) if isinstance(x, Tensor) and not is_hidden(x) else x for x in outputs]
     return tree_unflatten(out, form)
 
 

@@ -1,22 +1,13 @@
-"""Tensors that hold all records of a lot, while a loss sees one; those that outlive its call lose their values."""
+"""Tensors that hold all records of a lot while a loss sees one, and those that have outlived its call."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import itertools
-from types import TracebackType
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch._C import _functorch
 
 import lightning_dpgen.gradients.isolation.torch_names  # noqa: F401 (checks private names of torch)
-
-# With more objects than this in the youngest generation it is collected first; the threshold of Python's collector is 700.
-_YOUNG = 2_000
-
 
 _MOVES = (Tensor.cpu, Tensor.cuda, Tensor.to)
 
@@ -43,44 +34,3 @@ class EscapedTensor(Ruled):
             "the loss. Records of another lot are private: compute the value anew in each call, keep only what follows "
             "from parameters, or release it with noise of its own (EmbeddingGradients releases the mean of a lot)"
         )
-
-
-class invalidate_escaped_tensors:
-    """A context in which tensors may hide records; any that outlives it loses its value."""
-
-    _collecting: bool
-    _mark: _Mark
-
-    def __enter__(self) -> None:
-        self._collecting = gc.isenabled()
-        # Without collections all new objects stay in the youngest generation, which alone is searched.
-        gc.disable()
-        # A program that has switched collections off has all of its objects there.
-        if gc.get_count()[0] > _YOUNG:
-            gc.collect(0)
-        self._mark = _Mark()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        tensors = _tensors_and_marks(gc.get_objects(0))
-        if id(self._mark) not in map(id, tensors):
-            # The loss has run a collection.
-            tensors = _tensors_and_marks(gc.get_objects())
-        for x in tensors:
-            if isinstance(x, Tensor) and _functorch.is_functorch_wrapped_tensor(x):
-                x.__class__ = EscapedTensor
-                # The swap fails where torch itself holds the tensor; its new class still refuses every use.
-                with torch._C.DisableTorchFunctionSubclass(), contextlib.suppress(RuntimeError):
-                    torch._C._swap_tensor_impl(x, torch.empty(0))
-        if self._collecting:
-            gc.enable()
-
-
-class _Mark(list):
-    """An object that the collector knows, and that shows which generation it is in."""
-
-
-def _tensors_and_marks(objects: list) -> list:
-    sought = (Tensor, _Mark)
-    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, sought)}
-    # Thousands of objects are looked at in each step, so the search is one without code of Python.
-    return list(itertools.compress(objects, map(kinds.__contains__, map(type, objects))))

@@ -22,9 +22,8 @@ from torch._C import _functorch
 from torch.utils._pytree import tree_map_only
 
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.gradients.isolation.hidden import invalidate_escaped_tensors
+from lightning_dpgen.gradients.isolation.loss_call import REPLACED_FUNCTIONS, invalidate_escaped_tensors
 from lightning_dpgen.gradients.isolation.loss_guard import LossGuard
-from lightning_dpgen.gradients.isolation.process_changes import REPLACED_FUNCTIONS
 from lightning_dpgen.gradients.isolation.refusals import SAVED, explained
 from lightning_dpgen.sampling.trees import map_tree
 

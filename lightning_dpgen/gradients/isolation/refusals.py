@@ -88,16 +88,16 @@ def explained(error: Exception) -> ValueError | None:
     Returns:
         None for an error that has another reason.
     """
-    said = str(error)
+    message = str(error)
     outside = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_NUMPY)]
     if isinstance(error, TypeError) and outside:
         return ValueError(f"{_subject(error)} {_GIVEN.format(outside[0].name)}{_line(error)}")
     for words, reason in _REASONS.items():
-        if words in said:
-            return ValueError(f"{_subject(error)} {reason.format(_operator(said))}{_line(error)}")
+        if words in message:
+            return ValueError(f"{_subject(error)} {reason.format(_operator(message))}{_line(error)}")
     # An assertion on values is refused before, so this one fails for any record.
     if isinstance(error, AssertionError):
-        words = said.partition("\n")[0]
+        words = message.partition("\n")[0]
         return ValueError(f"{_subject(error)} {_ASSERTS.format(words and f' ({words})')}{_line(error)}")
     return None
 

@@ -38,10 +38,10 @@ def find(name: str) -> Any:
         True
         >>> find("torch.nothing")
     """
-    found: Any = torch
+    value: Any = torch
     for part in name.split(".")[1:]:
-        found = getattr(found, part, None)
-    return found
+        value = getattr(value, part, None)
+    return value
 
 
 def check(names: tuple[str, ...] = _NAMES) -> None:

@@ -84,15 +84,15 @@ def _of_classes(
             f"reduction={reduction!r}: expected one target for each place, and 'none', 'sum' or 'mean'"
         )
     with guard.isolation.outside():
-        rows, own = (guard.isolation.rows_or_copies(x) for x in (input, target))
+        rows, targets = (guard.isolation.rows_or_copies(x) for x in (input, target))
         # One row of scores for each target.
         rows = rows.movedim(dim + 1, -1).reshape(-1, input.shape[dim])
-        losses = function(rows, own.reshape(-1), ignore_index=ignore_index, reduction="none").view(own.shape)
+        losses = function(rows, targets.reshape(-1), ignore_index=ignore_index, reduction="none").view(targets.shape)
         if reduction != "none":
             losses = losses.flatten(1).sum(dim=1) if losses.dim() > 1 else losses
         if reduction == "mean":
-            counted = own != ignore_index
-            losses = losses / (counted.flatten(1).sum(dim=1) if own.dim() > 1 else counted)
+            counted = targets != ignore_index
+            losses = losses / (counted.flatten(1).sum(dim=1) if targets.dim() > 1 else counted)
     return guard.isolation.hide(losses)
 
 
@@ -270,8 +270,8 @@ def _gumbel_softmax(guard: LossGuard, function: Callable, logits, tau=1, hard=Fa
 
 def _as_autocast(guard: LossGuard, function: Callable, *args: Any, **options: Any) -> Any:
     """Convert arguments as autocast does: vmap takes these functions apart before autocast sees them."""
-    found = _converted(args, options)
-    return NotImplemented if found is None else call_by_parts(function, *found)
+    converted = _converted(args, options)
+    return NotImplemented if converted is None else call_by_parts(function, *converted)
 
 
 def _of_last(guard: LossGuard, function: Callable, input, *rest: Any, **options: Any) -> Any:
@@ -288,12 +288,12 @@ def _without_autocast(guard: LossGuard, function: Callable, *args: Any, **option
 
     Taken apart by vmap, the softmax within would give float32 for bfloat16, for which a GPU has no backward pass.
     """
-    found = _converted(args, options)
-    if found is None:
+    converted = _converted(args, options)
+    if converted is None:
         return NotImplemented
-    kind = next(x for x in leaves_of(found) if isinstance(x, Tensor)).device.type
+    kind = next(x for x in leaves_of(converted) if isinstance(x, Tensor)).device.type
     with torch.autocast(kind, enabled=False):
-        return call_by_parts(function, *found)
+        return call_by_parts(function, *converted)
 
 
 def _converted(args: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:

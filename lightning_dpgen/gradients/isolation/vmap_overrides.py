@@ -110,10 +110,10 @@ def _solve(guard: LossGuard, function: Callable, A, B, *, left=True, **options):
     zero = sum(torch.zeros_like(x.detach()).sum() for x in (A, B) if is_hidden(x))
     own = [x if is_hidden(x) else x + zero for x in (A, B.unsqueeze(-1) if vector else B)]
     most = max(x.dim() for x in own)
-    found = function(*(x[(None,) * (most - x.dim())] for x in own), left=left, **options)
+    solution = function(*(x[(None,) * (most - x.dim())] for x in own), left=left, **options)
     if not vector:
-        return found
-    return found.squeeze(-1) if isinstance(found, Tensor) else type(found)((found[0].squeeze(-1), found[1]))
+        return solution
+    return solution.squeeze(-1) if isinstance(solution, Tensor) else type(solution)((solution[0].squeeze(-1), solution[1]))
 
 
 def _embedding(
@@ -156,11 +156,11 @@ def _stride(guard: LossGuard, function: Callable, x, *args, **kwargs):
 
 def _empty(guard: LossGuard, function: Callable, *args, **kwargs):
     """Fill with zeros a tensor that would hold what was left in memory, numbers of earlier records among it."""
-    made = guard.remember(function, *args, **kwargs)
+    tensor = guard.remember(function, *args, **kwargs)
     if kwargs.get("out") is None:
         with torch.no_grad():
-            made.zero_()
-    return made
+            tensor.zero_()
+    return tensor
 
 
 def _new(guard: LossGuard, function: Callable, x, *sizes, **kwargs):

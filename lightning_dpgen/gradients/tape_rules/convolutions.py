@@ -130,10 +130,10 @@ def _weight_factors(slid: Tensor, at: Tensor, size: int, shape, stride, padding,
         for start in range(0, size, at_once):
             end = min(start + at_once, size)
             torch.bmm(left[start:end].transpose(1, 2), seen(start, end), out=products[start:end])
-        found: GradientFactors = Dense(products.view(size, o, *kernel))
+        factors: GradientFactors = Dense(products.view(size, o, *kernel))
     else:
-        found = outer([(left, seen(0, size))], (o, width), (o, *kernel))
-    return Permuted(found, (o, *kernel), (0, n + 1, *range(1, n + 1))) if behind else found
+        factors = outer([(left, seen(0, size))], (o, width), (o, *kernel))
+    return Permuted(factors, (o, *kernel), (0, n + 1, *range(1, n + 1))) if behind else factors
 
 
 def conv_factors(x, gradient, size, shape, stride, padding, dilation, groups) -> GradientFactors:

@@ -59,12 +59,12 @@ def _run(
     bias, own_bias = more[:2] if has_biases else (None, None)
     projection = (more[2 * has_biases :] or [None])[0]
 
-    def note(found: GateGradients):
-        gates = _by_record(found.inputs, size)
-        own = gates if kind.additive else _by_record(found.own, size)
-        products = [(weight, gates, inputs), (own_weight, own, found.before)]
+    def note(gate_gradients: GateGradients):
+        gates = _by_record(gate_gradients.inputs, size)
+        own = gates if kind.additive else _by_record(gate_gradients.own, size)
+        products = [(weight, gates, inputs), (own_weight, own, gate_gradients.before)]
         if projection is not None:
-            products.append((projection, _by_record(found.projected, size), found.states))
+            products.append((projection, _by_record(gate_gradients.projected, size), gate_gradients.states))
         for matrix, left, right in products:
             if isinstance(matrix, TracedParameter):
                 yield matrix_gradient(matrix, [(left, _by_record(right, size))], tuple(matrix.source.shape))
@@ -134,10 +134,10 @@ def _cell(kind: Any) -> Rule:
         with tape.isolation.outside():
             shape = x.shape[:-1]
             states = [s.reshape(-1, s.shape[-1]) for s in states]
-            _, *found = _run(tape, kind, x.reshape(1, -1, x.shape[-1]), states, weights, len(weights) > 2)
-            found = [f.view(*shape, -1) for f in found]
-        found = tuple(map(tape.isolation.hide, found))
-        return found if len(found) > 1 else found[0]
+            _, *results = _run(tape, kind, x.reshape(1, -1, x.shape[-1]), states, weights, len(weights) > 2)
+            results = [f.view(*shape, -1) for f in results]
+        results = tuple(map(tape.isolation.hide, results))
+        return results if len(results) > 1 else results[0]
 
     return rule
 

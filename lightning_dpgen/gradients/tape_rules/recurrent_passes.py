@@ -137,10 +137,12 @@ class _Lstm:
         torch.addcmul(into, product, new, value=-1.0, out=slopes[:, :, 2])
         torch.mul(cells[:-1], forget, out=product)
         torch.addcmul(product, product, forget, value=-1.0, out=slopes[:, :, 1])
-        found = opened.new_empty(*opened.shape[:2], 4, into.shape[2])
+        gradients = opened.new_empty(*opened.shape[:2], 4, into.shape[2])
         projected = None if projection is None else torch.empty_like(gradient)
         hidden, cell = last
-        each = zip(to_cell, to_output, slopes, found[:, :, :3], found[:, :, 3], found.flatten(2), forget, strict=True)
+        each = zip(
+            to_cell, to_output, slopes, gradients[:, :, :3], gradients[:, :, 3], gradients.flatten(2), forget, strict=True
+        )
         hidden = gradient[-1] + hidden
         for t, (cell_slope, output_slope, slope, first_three, fourth, all_four, kept) in reversed(list(enumerate(each))):
             if projection is not None:
@@ -151,8 +153,8 @@ class _Lstm:
             torch.mul(output_slope, hidden, out=fourth)
             hidden = torch.addmm(gradient[t - 1], all_four, weight) if t else all_four @ weight
             cell = cell * kept
-        found = found.flatten(2)
-        return GateGradients(found, found, before[:-1], projected, states), (hidden, cell)
+        gradients = gradients.flatten(2)
+        return GateGradients(gradients, gradients, before[:-1], projected, states), (hidden, cell)
 
 
 @dataclass(frozen=True)
@@ -183,16 +185,16 @@ class _Gru:
         to_new = (1.0 - update) * (1.0 - new.square())
         to_update = (before[:-1] - new) * update * (1.0 - update)
         slopes = torch.stack([to_new * own * reset * (1.0 - reset), to_update, to_new * reset, to_new], dim=2)
-        found = torch.empty_like(slopes)
+        gradients = torch.empty_like(slopes)
         hidden = gradient[-1] + last[0]
         for t, (slope, all_four, three, kept) in reversed(
-            list(enumerate(zip(slopes, found, found.flatten(2)[:, :, : 3 * reset.shape[2]], update, strict=True)))
+            list(enumerate(zip(slopes, gradients, gradients.flatten(2)[:, :, : 3 * reset.shape[2]], update, strict=True)))
         ):
             torch.mul(slope, hidden[:, None], out=all_four)
             hidden = torch.addmm(hidden * kept, three, weight)
             hidden = hidden + gradient[t - 1] if t else hidden
-        inputs = torch.cat([found[:, :, :2], found[:, :, 3:]], dim=2).flatten(2)
-        return GateGradients(inputs, found[:, :, :3].flatten(2), before[:-1]), (hidden,)
+        inputs = torch.cat([gradients[:, :, :2], gradients[:, :, 3:]], dim=2).flatten(2)
+        return GateGradients(inputs, gradients[:, :, :3].flatten(2), before[:-1]), (hidden,)
 
 
 @dataclass(frozen=True)
@@ -216,12 +218,12 @@ class _Elman:
         return before[1:], (before[-1],), (before,)
 
     def backward(self, gradient, last, weight, projection, before):
-        found = self.slope(before[1:])
+        gradients = self.slope(before[1:])
         (hidden,) = last
-        for own, given in reversed(list(zip(found, gradient, strict=True))):
+        for own, given in reversed(list(zip(gradients, gradient, strict=True))):
             own *= hidden + given
             hidden = own @ weight
-        return GateGradients(found, found, before[:-1]), (hidden,)
+        return GateGradients(gradients, gradients, before[:-1]), (hidden,)
 
 
 LSTM, GRU = _Lstm(), _Gru()

@@ -1,16 +1,18 @@
-"""Functions of the process that are others while a loss is computed, for the threads that compute one.
+"""The surroundings of the call of a loss: values that outlive it, and functions of torch that are others meanwhile.
 
-TorchScript and the text of tensors, which no mode of torch sees, are handed the numbers of all records: an error. A
-checkpoint (`torch.utils.checkpoint`) keeps the inputs of a function, and calls it again on the way back. Its hooks would
-be handed the tensors of all records, and book-keeping holds the inputs of each trained layer in any case, until all norms
-are known. So the function is called once, without a checkpoint. Models look at values to take a shortcut (those of
-transformers make no attention mask where a lot has no padding), and take none while they are traced: code that asks is told
-that it is.
+A tensor that the loss keeps loses its value when the call ends. TorchScript and the text of tensors, which no mode of torch
+sees, are handed the numbers of all records: an error. A checkpoint (`torch.utils.checkpoint`) keeps the inputs of a
+function, and calls it again on the way back. Its hooks would be handed the tensors of all records, and book-keeping holds
+the inputs of each trained layer in any case, until all norms are known. So the function is called once, without a
+checkpoint. Models look at values to take a shortcut (those of transformers make no attention mask where a lot has no
+padding), and take none while they are traced: code that asks is told that it is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import itertools
 import sys
 import threading
@@ -21,11 +23,15 @@ from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch._C import _functorch
 from torch.utils import checkpoint
 
 import lightning_dpgen.gradients.isolation.torch_names  # noqa: F401 (checks private names of torch)
-from lightning_dpgen.gradients.isolation.hidden import is_hidden
+from lightning_dpgen.gradients.isolation.hidden import EscapedTensor, is_hidden
 
+# With more objects than this in the youngest generation it is collected first; the threshold of Python's collector is 700.
+_YOUNG = 2_000
 _TORCH = str(Path(torch.__file__).parent)
 _SCRIPTS = (
     "calls TorchScript (torch.jit), whose code is handed all records and may keep them: call the module or function of "
@@ -34,6 +40,47 @@ _SCRIPTS = (
 _TEXT = "turns a value of a record into text (repr, str, print, logging): print shapes, or nothing"
 # The attribute in which a hidden tensor keeps its hash.
 _NUMBER = "_lightning_dpgen_number"
+
+
+class invalidate_escaped_tensors:
+    """A context in which tensors may hide records; any that outlives it loses its value."""
+
+    _collecting: bool
+    _mark: _Mark
+
+    def __enter__(self) -> None:
+        self._collecting = gc.isenabled()
+        # Without collections all new objects stay in the youngest generation, which alone is searched.
+        gc.disable()
+        # A program that has switched collections off has all of its objects there.
+        if gc.get_count()[0] > _YOUNG:
+            gc.collect(0)
+        self._mark = _Mark()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        tensors = _tensors_and_marks(gc.get_objects(0))
+        if id(self._mark) not in map(id, tensors):
+            # The loss has run a collection.
+            tensors = _tensors_and_marks(gc.get_objects())
+        for x in tensors:
+            if isinstance(x, Tensor) and _functorch.is_functorch_wrapped_tensor(x):
+                x.__class__ = EscapedTensor
+                # The swap fails where torch itself holds the tensor; its new class still refuses every use.
+                with torch._C.DisableTorchFunctionSubclass(), contextlib.suppress(RuntimeError):
+                    torch._C._swap_tensor_impl(x, torch.empty(0))
+        if self._collecting:
+            gc.enable()
+
+
+class _Mark(list):
+    """An object that the collector knows, and that shows which generation it is in."""
+
+
+def _tensors_and_marks(objects: list) -> list:
+    sought = (Tensor, _Mark)
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, sought)}
+    # Thousands of objects are looked at in each step, so the search is one without code of Python.
+    return list(itertools.compress(objects, map(kinds.__contains__, map(type, objects))))
 
 
 class _ReplacedFunctions:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils import checkpoint
 
-from lightning_dpgen.gradients.isolation.process_changes import REPLACED_FUNCTIONS
+from lightning_dpgen.gradients.isolation.loss_call import REPLACED_FUNCTIONS
 
 PLACES = {
     "tracing": lambda: torch.jit.is_tracing,
