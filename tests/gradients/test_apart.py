@@ -211,13 +211,16 @@ def test_a_function_that_looks_at_no_number_answers_as_for_one_record(kind):
 def test_private_names_of_torch_are_looked_for_at_import():
     with pytest.raises(ImportError, match=r"lacks torch\._C\._nothing"):
         torch_names.check(("torch._C", "torch._C._nothing"))
-    lacking = {name for path in (ROOT / "lightning_dpgen").rglob("*.py") for name in _private_names(path)}
-    assert lacking - set(torch_names._NAMES) == set()
+    texts = (path.read_text() for path in (ROOT / "lightning_dpgen").rglob("*.py"))
+    # To parse all files would take ten seconds.
+    texts = (text for text in texts if "torch" in text and re.search(r"\b(?!self\b|cls\b)\w+(\.\w+)*\._(?!_)\w", text))
+    lacking = {name for text in texts for name in _private_names(text)}
+    assert len(torch_names._NAMES) > 30 and lacking - set(torch_names._NAMES) == set()
 
 
-def _private_names(path):
+def _private_names(text):
     """Give the names of torch, private to it, that a file reaches by attributes; an import of one tells by itself."""
-    tree = ast.parse(path.read_text())
+    tree = ast.parse(text)
     known = {"torch": "torch"}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":

@@ -55,6 +55,7 @@ ROWS = {
 }
 
 
+@pytest.mark.slow
 def test_each_listing_runs_and_all_state_one_epsilon():
     printed = []
     for code in LISTINGS:
