@@ -51,7 +51,7 @@ def dpgen(capsys):
 @pytest.fixture
 def fair_fits(request):
     """Let fits have as many steps as they need for tests that ask how good they are, of a few columns."""
-    request.getfixturevalue("fits_of")(300)
+    request.getfixturevalue("fits_of")(120)
 
 
 @pytest.fixture(scope="package", autouse=True)

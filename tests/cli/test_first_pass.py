@@ -441,7 +441,8 @@ WAYS = {
 
 @pytest.mark.parametrize(
     ("way", "model"),
-    [(way, "measured") for way in WAYS]
+    [(way, "measured") for way in ("all of a table", "n and items")]
+    + [pytest.param(way, "measured", marks=pytest.mark.slow) for way in ("n", "bounds", "categories", "items")]
     + [("n", "auto")]
     + [pytest.param("n", model, marks=pytest.mark.slow) for model in ("vae", "rbm")]
     + [pytest.param(way, model, marks=pytest.mark.slow) for way in WAYS for model in ("auto", "vae", "rbm") if way != "n"],

@@ -264,7 +264,7 @@ def _interrupted(dpgen, monkeypatch, words, when):
     ("when", "lost"),
     [
         ("split", "moved"),
-        ("training", "changed"),
+        pytest.param("training", "changed", marks=pytest.mark.slow),
         pytest.param("split", "changed", marks=pytest.mark.slow),
         pytest.param("training", "moved", marks=pytest.mark.slow),
     ],

@@ -190,7 +190,7 @@ def test_a_kill_within_a_first_look_costs_nothing(dpgen, words, tmp_path, monkey
     assert len(_accesses(tmp_path / "run")) == len(_accesses(tmp_path / "whole"))
 
 
-@pytest.mark.parametrize("limit", [0, 1], ids=["blocks", "memory"])
+@pytest.mark.parametrize("limit", only({"blocks": 0, "memory": 1}, "blocks"))
 @pytest.mark.parametrize("values", [[], ["data.bins_share=0.1"]], ids=["bounds", "bounds and bins"])
 def test_bounds_that_do_not_stand_out_are_told_so(dpgen, words, tmp_path, limit, values):
     schema, _ = OPEN["bounds and categories"]
@@ -390,7 +390,7 @@ def test_a_run_that_has_measured_reads_no_record_again(dpgen, words, tmp_path, m
     assert not (tmp_path / "run" / "private" / "blocks").exists()
 
 
-@pytest.mark.parametrize("used", [False, True], ids=["left", "in use"])
+@pytest.mark.parametrize("used", only({"left": False, "in use": True}, "in use"))
 def test_blocks_of_a_run_that_goes_on_in_memory_are_removed_before_it_reads(dpgen, words, tmp_path, monkeypatch, used):
     words, blocks = [*words, f"run_dir={tmp_path / 'run'}"], tmp_path / "run" / "private" / "blocks"
 

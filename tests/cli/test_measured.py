@@ -1,6 +1,7 @@
 """`model=measured`: no network, two accesses, and release, certificate and resumption as for any other model."""
 
 import dataclasses
+import functools
 import json
 import re
 import shutil
@@ -13,6 +14,7 @@ import pytest
 from lightning_dpgen import load_release
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.common import pace
+from lightning_dpgen.measure import labels, tables
 from lightning_dpgen.models.symmetries import SETS, Symmetries
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon
@@ -178,13 +180,24 @@ def test_baskets_are_measured_in_two(dpgen, tmp_path, label):
         assert np.mean(agree) > 0.95
 
 
-@pytest.fixture
-def after_the_means(dpgen, tmp_path, interrupted_when_kept):
-    """Return a run that was interrupted when the means were measured and kept."""
-    run = tmp_path / "run"
-    with interrupted_when_kept(1):
-        assert dpgen("train", *LABELLED, f"run_dir={run}")[0] == 130
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory):
+    run = tmp_path_factory.mktemp("interrupted") / "run"
+
+    def save(path, value):
+        durable.save(path, value)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measured_run, "durable", SimpleNamespace(save=save, load=durable.load, reserve=durable.reserve))
+        assert main(["train", *LABELLED, f"run_dir={run}"]) == 130
     return run
+
+
+@pytest.fixture
+def after_the_means(interrupted, tmp_path):
+    """Return a copy of a run that was interrupted when the means were measured and kept."""
+    return shutil.copytree(interrupted, tmp_path / "run")
 
 
 def test_a_run_goes_on_after_the_means(dpgen, after_the_means):
@@ -264,6 +277,8 @@ def cut_short(tmp_path_factory):
     shown, stage = [], pace.stage
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pace, "stage", lambda name, *of, **more: shown.append(name) or stage(name, *of, **more))
+        patch.setattr(tables, "fit_forest", functools.partial(tables.fit_forest, steps=30))
+        patch.setattr(labels, "_MADE", 1000)
         patch.setattr(measured_run, "durable", SimpleNamespace(save=save, load=durable.load, reserve=durable.reserve))
         assert main(["train", *words, f"run_dir={folder / 'run'}"]) == 0
     # Work that follows from a fit is no preparation.

@@ -27,8 +27,9 @@ SELECTION = ["model.lr=1e-3,1e-2", "privacy.selection=logarithmic", "privacy.sel
              "privacy.fidelity_share=0.1", "privacy.selection_mean=2"]  # fmt: skip
 COMMANDS = {
     "train": ["train", *QUICK],
-    "measured": ["train", "model=measured", "data.classes=0", "rows=9", "model.cells=2"],
-    "counted": ["train", "model=measured", "data.classes=0", "rows=9", "model.cells=2", "data.n=null", "data.n_share=0.1"],
+    "measured": ["train", "model=measured", "rows=9"],
+    "cells": ["train", "model=measured", "data.classes=0", "rows=9", "model.cells=2"],
+    "counted": ["train", "model=measured", "rows=9", "data.n=null", "data.n_share=0.1"],
     "project": ["project", *PROJECT],
     "sweep": ["train", "-m", *QUICK, "privacy.epsilon=1,2"],
 }
@@ -61,7 +62,7 @@ def _assert_owned(folder):
         assert mode == (0o700 if path.is_dir() else 0o600), path
 
 
-@pytest.mark.parametrize("words", but(COMMANDS, "measured", "sweep"))
+@pytest.mark.parametrize("words", but(COMMANDS, "measured", "cells", "sweep"))
 def test_all_of_a_private_folder_is_its_owners_and_a_release_is_as_any_folder(dpgen, tmp_path, open_umask, words):
     run, studies = tmp_path / "new" / "run", tmp_path / "studies"
     assert dpgen(*words, *_study(studies), f"run_dir={run}")[0] == 0

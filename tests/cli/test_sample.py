@@ -69,7 +69,8 @@ def test_baskets_go_to_both_formats(dpgen, tmp_path):
         ("data.form=lines", "a.csv", 0),
         ("data.outside=refuse", "a.csv", 0),
     ):
-        found, _, err = dpgen("evaluate", tmp_path, "data=baskets", f"data.path={tmp_path / file}", word, "--seconds", "1")
+        words = ["data=baskets", f"data.path={tmp_path / file}", word, "--seconds", "0.02"]
+        found, _, err = dpgen("evaluate", tmp_path, *words)
         assert found == status and (not status or "did you mean data.form=lines?" in err), err
 
 

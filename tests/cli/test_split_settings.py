@@ -35,10 +35,10 @@ def test_centres_may_start_at_public_records(dpgen, tmp_path):
 @pytest.mark.parametrize(
     ("held", "words"),
     [
-        (np.zeros((4, 74)), "has shape (4, 74)"),
-        (np.full((3, 74), 2.0), "above 1"),
-        (np.full((3, 74), np.nan), "NaN"),
-        (np.full((3, 74), "a"), "does not hold numbers"),
+        (np.zeros((3, 74)), "has shape (3, 74)"),
+        (np.full((10, 74), 2.0), "above 1"),
+        (np.full((10, 74), np.nan), "NaN"),
+        (np.full((10, 74), "a"), "does not hold numbers"),
         (None, "not a numpy array"),
     ],
     ids=["shape", "range", "nan", "text", "no array"],

@@ -167,7 +167,7 @@ def test_dependencies_are_those_of_real_records_and_their_breaks_are_counted():
     assert scores.listings[0].rows == [("town", "region", found.real, found.synthetic, found.broken, found.judged)]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_no_dependency_is_missed_and_none_is_chance(seed):
     """All pairs of columns, each counted by pandas: one is found if it is kept but for 1 %, and no copy of chance."""
     random, n = np.random.default_rng(seed), 1500

@@ -150,7 +150,7 @@ class StopsAfter:
             yield key, task(key)
 
 
-@pytest.mark.parametrize("persons", [False, True])
+@pytest.mark.parametrize("persons", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_an_interrupted_look_goes_on(tmp_path, rows, monkeypatch, persons):
     spec = _spec(tmp_path, persons=persons)
     _write(tmp_path, rows if persons else rows.drop(columns="who"), 3, 600)
@@ -170,7 +170,7 @@ def test_an_interrupted_look_goes_on(tmp_path, rows, monkeypatch, persons):
     assert _in_blocks(spec, source_of(spec.data), tmp_path / "parts") == expected
 
 
-@pytest.mark.parametrize("persons", [False, True])
+@pytest.mark.parametrize("persons", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_what_is_damaged_is_counted_anew_or_refused(tmp_path, rows, persons):
     spec = _spec(tmp_path, persons=persons)
     _write(tmp_path, rows if persons else rows.drop(columns="who"), 2, 800)
