@@ -3,6 +3,7 @@
 import collections
 import functools
 import gc
+import importlib.metadata
 import itertools
 import os
 import random
@@ -21,6 +22,9 @@ from hypothesis import HealthCheck, settings
 sys.dont_write_bytecode = False
 # Nothing that collection makes is garbage, and looking for some takes a quarter of its time.
 gc.disable()
+
+# Each trainer would look through all that is installed for callbacks.
+importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)
 
 # Nothing of the package is imported here: the process that only hands tests to the workers needs none of it.
 pytest.register_assert_rewrite("contracts")

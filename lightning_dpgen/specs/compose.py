@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import math
@@ -85,12 +86,11 @@ def compose_settings(words: Sequence[str], name: str) -> dict[str, Any]:
                     f"{word}: expected one value; dpgen train -m makes a run for each of several, and text with commas "
                     "or brackets needs quotes, inside those of the shell"
                 )
-        config = OmegaConf.create(_picked(name, tuple(word for word in words if _picks(word))))
+        values = copy.deepcopy(_picked(name, tuple(word for word in words if _picks(word))))
         # Hydra's own order: all groups are picked first, and then each setting is set.
         for own in parsed:
             if own.is_force_add():
-                OmegaConf.update(config, own.key_or_group, own.value(), force_add=True)
-        values = OmegaConf.to_container(config, resolve=False)
+                _put(values, own.key_or_group.split("."), own.value())
         for own in parsed:
             _keep_text(values, own)
         return values
@@ -101,7 +101,26 @@ def compose_settings(words: Sequence[str], name: str) -> dict[str, Any]:
 @functools.lru_cache(maxsize=1024)
 def _parsed(word: str) -> Override:
     """Return what Hydra reads in a word."""
-    return OverridesParser.create().parse_overrides([word])[0]
+    return _parser().parse_overrides([word])[0]
+
+
+@functools.cache
+def _parser() -> OverridesParser:
+    return OverridesParser.create()
+
+
+def _put(values: dict[str, Any], names: Sequence[str], value: Any) -> None:
+    """Set a value below nested names; names and values that are set together join those that are there."""
+    *groups, last = names
+    for group in groups:
+        if not isinstance(values.get(group), dict):
+            values[group] = {}
+        values = values[group]
+    if isinstance(value, dict) and isinstance(values.get(last), dict):
+        for name, inner in value.items():
+            _put(values[last], [name], inner)
+    else:
+        values[last] = value
 
 
 @functools.lru_cache(maxsize=256)
