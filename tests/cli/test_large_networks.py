@@ -122,6 +122,7 @@ def _selecting(words, run):
     return [*words, *chosen, f"privacy.selection_score={__name__}.by_size", f"run_dir={run}"]
 
 
+@pytest.mark.slow
 def test_trials_of_a_selection_read_one_set_of_blocks(dpgen, words, tmp_path, monkeypatch, damaged_in):
     def three(access, name):
         access.consume(name, "logarithmic")

@@ -349,10 +349,10 @@ def test_a_run_goes_on_between_accesses_and_ends_where_it_would_have(short_fits)
     for name, tensor in mixture.network.state_dict().items():
         assert torch.equal(tensor, again.network.state_dict()[name])
     # The next statistics follow from the past measurements.
-    one, other = (few().statistics(LABELS, kept[2])["gradient"] for _ in range(2))
+    one, other = (each.statistics(LABELS, kept[2])["gradient"] for each in (own, few()))
     codes = records.encoded.codes
     assert torch.equal(sums(one, codes), sums(other, codes))
-    assert not torch.equal(sums(one, codes), sums(few().statistics(LABELS, kept[1])["gradient"], codes))
+    assert not torch.equal(sums(one, codes), sums(own.statistics(LABELS, kept[1])["gradient"], codes))
     assert not own.fits({LABELS: kept[-1][LABELS]}) and not own.fits({**kept[-1], LABELS: kept[-1][LABELS] * 2})
     assert not few(label_share=0.0).fits(kept[1])
 
