@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -87,30 +85,6 @@ def test_no_settings_hold_a_record(monkeypatch, tmp_path):
     # Addresses of objects are any numbers.
     shown = re.sub("0x[0-9a-f]+", "", repr(spec) + repr(source))
     assert "77" not in shown and "Thule" not in shown
-
-
-MISTAKES = {
-    "train": ["data.n=x", "model.hiden=3", "model.rate=2", "clipping=fixd", "hydra.launcher.n_jobs=4"],
-    "budget": ["model.stepz=3"],
-    "budget project": ["project.kk=3", "model=vae"],
-    "audit": ["audit.drawz=3", "model.stepz=3", "data.n=5", "run_dir=x"],
-    "project": ["project.radius=x", "model=vae", "project.kk=3"],
-}  # fmt: skip
-
-
-def test_a_mistake_in_a_setting_is_told_before_anything_heavy_is_imported():
-    """One process for all, since the first command that imports something is told by its own line."""
-    code = (
-        "import sys; from lightning_dpgen.cli.main import main\n"
-        "for line in sys.argv[1:]:\n"
-        "    print(main(line.split()), "
-        "[name for name in ('torch', 'pytorch_lightning', 'scipy', 'pandas') if name in sys.modules])"
-    )
-    mistakes = [(f"{command} {word}", word.partition("=")[0]) for command, words in MISTAKES.items() for word in words]
-    run = [sys.executable, "-c", code, *(line for line, _ in mistakes)]
-    done = subprocess.run(run, capture_output=True, text=True, check=True)
-    for (line, name), ended, told in zip(mistakes, done.stdout.splitlines(), done.stderr.splitlines(), strict=True):
-        assert ended == "2 []" and name in told, (line, ended, told)
 
 
 def _settings(*words):
