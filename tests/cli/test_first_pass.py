@@ -266,6 +266,7 @@ def test_no_records_cost_nothing(dpgen, tmp_path):
     assert status == 2 and "there are no records" in err.splitlines()[-1] and not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_number_that_is_far_off_is_said(dpgen, tmp_path):
     settings = [word for word in QUICK if not word.startswith(("data.n=", "data.discovery"))]
     table = _table(tmp_path, "columns: {age: {type: integer, low: 0, high: 9}}", age=[3] * 100)

@@ -103,6 +103,7 @@ def logged():
     logger.removeHandler(handler)
 
 
+@pytest.mark.slow
 def test_persons_and_a_bought_number(tmp_path, logged):
     frame = frame_of().assign(who=np.arange(300) // 5)
     fitted = fit(

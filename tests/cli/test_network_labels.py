@@ -119,6 +119,7 @@ def test_noise_may_be_given_and_steps_or_epsilon_follow(people, given):
     assert plan.stage("training").access.multiplier == pytest.approx(3.0) and plan.stage("labels").count == 4
 
 
+@pytest.mark.slow
 def test_without_privacy_too(dpgen, tmp_path, people):
     words = [word for word in people if not word.startswith("privacy.")]
     assert dpgen("train", *words, *LABEL, "privacy=off", f"run_dir={tmp_path / 'run'}")[0] == 0

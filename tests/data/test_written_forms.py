@@ -533,7 +533,7 @@ TITLES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("end", ["\n", *(pytest.param(end, marks=pytest.mark.slow) for end in ("\r\n", "\r"))])
 @pytest.mark.parametrize("declared", ["", "skip_rows: 1\n", "skip_rows: 2\n", "strip: false\n"])
 def test_what_is_advised_where_names_stand_below_a_title_reads_the_table(tmp_path, declared, end):
     """Each of the keys that are named reads the records, all of them, whatever stands above and was declared before."""

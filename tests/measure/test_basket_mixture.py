@@ -1,5 +1,6 @@
 """A mixture fitted to noisy sizes, items and pairs: what goes together comes back, with noise and without."""
 
+import functools
 import math
 
 import numpy as np
@@ -27,6 +28,7 @@ def _fewer_steps(monkeypatch):
     monkeypatch.setattr(basket_mixture.fit_baskets, "__defaults__", (120,))
 
 
+@functools.cache
 def some_baskets(n, items=30, kinds=3, classes=(), seed=0, times=10.0):
     """Draw baskets of kinds: a part of the items is ten times as frequent in a kind as others; larger ones mix."""
     random = np.random.default_rng(seed)
