@@ -92,7 +92,7 @@ def test_a_release_tells_the_label_of_records_it_has_not_seen(dpgen, waves, tmp_
 
 
 def test_an_evaluation_scores_it_on_held_out_records_alone(dpgen, waves):
-    words = ["data=series", f"data.path={waves / 'waves.csv'}", "--seconds", "0.01"]
+    words = ["data=series", f"data.path={waves / 'waves.csv'}", "--seconds", "0.1"]
     _, out, _ = dpgen("evaluate", waves / "run", *words, "--held-out", waves / "others.csv")
     assert "the released classifier: accuracy " in out and "the released classifier: calibration error" in out
     told = json.loads((waves / "run/private/evaluation.json").read_text())["scores"]["the released classifier"]
