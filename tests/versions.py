@@ -4,7 +4,7 @@
     python -m tests.versions newest FOLDER
 
 *Lowest* is the lowest version of each package that is asked for by name, those of the extra `test` among them; what these
-ask for is the newest that they allow. The suite imports every module, plans the commands of the pages, trains and verifies
+ask for is the newest that they allow. The suite imports every module, builds every configuration file, trains and verifies
 releases of tables, baskets, series and pictures, and uses the extras.
 """
 
