@@ -28,9 +28,8 @@ from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.critics import StackedCritic
-from lightning_dpgen.models.divergences import CodeEmbedding, mmd, mmd_gradient
+from lightning_dpgen.models.divergences import CodeEmbedding, make_kernel, mmd, mmd_gradient
 from lightning_dpgen.models.generators import StackedGenerator
-from lightning_dpgen.models.kernels import make_kernel
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer

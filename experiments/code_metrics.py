@@ -9,7 +9,9 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat
 
-from lightning_dpgen.models.kernels import Kernel
+from lightning_dpgen.models.divergences import Kernel
+from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.sampling.lots import Lot
 
 # Codes beside which a kernel is computed at a time: numbers of one block of pairs.
 _PAIRS = 1 << 24
@@ -70,11 +72,11 @@ class CodeDiscrepancy(Metric):
     """The squared maximum mean discrepancy between codes and draws of their prior (Gretton et al. 2012, lemma 6).
 
     Args:
-        kernel: see `models.kernels.make_kernel`.
+        kernel: see `models.divergences.make_kernel`.
         latent: d.
 
     Example:
-        >>> from lightning_dpgen.models.kernels import make_kernel
+        >>> from lightning_dpgen.models.divergences import make_kernel
         >>> metric, z = CodeDiscrepancy(make_kernel("cauchy", 2), latent=2), torch.randn(300, 2)
         >>> metric.update(z, prior=False); metric.update(torch.randn(300, 2), prior=True)
         >>> bool(metric.compute() < 0.2)
@@ -89,7 +91,7 @@ class CodeDiscrepancy(Metric):
     def __init__(self, kernel: Kernel, latent: int, **kwargs) -> None:
         super().__init__(**kwargs)
         if not isinstance(kernel, Kernel):
-            raise ValueError(f"kernel={kernel!r}: expected a kernel of lightning_dpgen.models.kernels")
+            raise ValueError(f"kernel={kernel!r}: expected a kernel of lightning_dpgen.models.divergences")
         if latent != kernel.latent:
             raise ValueError(f"latent={latent!r}: expected {kernel.latent}, as many as the kernel's")
         self._kernel, self.latent = kernel, latent
@@ -146,7 +148,7 @@ class ImportanceLikelihood(Metric):
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, log_weights: Tensor) -> None:
-        """Take in ``log p(x|z) + log p(z) - log q(z|x)`` (n, draws) of records, as `StackedVAE.log_weights` returns them.
+        """Take in ``log p(x|z) + log p(z) - log q(z|x)`` (n, draws) of records, as `log_weights` returns them.
 
         Raises:
             ValueError: for another shape, NaN or infinity; minus infinity is a draw that could not be.
@@ -171,3 +173,20 @@ def _checked(codes: Tensor, latent: int) -> Tensor:
     if codes.dim() != 2 or codes.shape[1] != latent or not codes.isfinite().all():
         raise ValueError(f"codes: {tuple(codes.shape)}: expected (n, {latent}) finite numbers")
     return codes.detach()
+
+
+@torch.no_grad()
+def log_weights(network: StackedVAE, lot: Lot, noise: Tensor) -> Tensor:
+    """Return ``log p(x|z) + log p(z) - log q(z|x)`` of each record and draw of its code, (B, draws).
+
+    Args:
+        noise: (B, draws latent) normal numbers, a record's own.
+    """
+    mean, log_variance = network.encode(lot.records, lot.offsets)
+    weights = []
+    for normal in noise.split(network.latent, dim=1):
+        z = mean + torch.exp(0.5 * log_variance) * normal
+        log_q = -0.5 * (normal.square() + log_variance + math.log(2.0 * math.pi)).sum(dim=1)
+        reconstruction = network._reconstruction(lot, network.decode(z, lot.offsets))
+        weights.append(network.prior.log_density(z) - log_q - reconstruction)
+    return torch.stack(weights, dim=1)

@@ -51,7 +51,7 @@ from lightning_dpgen.measure.gaussians import label_components
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon, gaussian_mu
 from lightning_dpgen.privacy.noise.stream import PrivateStream
-from lightning_dpgen.release.drawing.sampler import weights_digest
+from lightning_dpgen.release.drawing.model_files import weights_digest
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.specs.settings import read_settings
 

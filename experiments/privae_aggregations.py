@@ -18,8 +18,7 @@ from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.terms import PerGroup
-from lightning_dpgen.models.divergences import GroupCodes, mmd
-from lightning_dpgen.models.kernels import make_kernel
+from lightning_dpgen.models.divergences import GroupCodes, make_kernel, mmd
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.plugins.vae import VAE
 from lightning_dpgen.privacy.account import Account

@@ -20,7 +20,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
-from code_metrics import CodeDiscrepancy, HoyerSparsity, ImportanceLikelihood
+from code_metrics import CodeDiscrepancy, HoyerSparsity, ImportanceLikelihood, log_weights
 from kept import Kept
 from privae_aggregations import BatchNetwork, train_micro
 from scipy.stats import binomtest
@@ -29,7 +29,7 @@ from training import train
 
 from lightning_dpgen import load_release
 from lightning_dpgen.data.public_sets import load_public_set, public_set
-from lightning_dpgen.models.kernels import make_kernel
+from lightning_dpgen.models.divergences import make_kernel
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.sampling.lots import Lot
 
@@ -109,7 +109,7 @@ def scores(network: StackedVAE, x: torch.Tensor) -> list[float]:
     likelihood = ImportanceLikelihood()
     for part in x[:LIKELY].split(200):
         noise = torch.randn(len(part), DRAWS * latent, generator=generator)
-        likelihood.update(network.log_weights(Lot(part, (0, len(part))), noise))
+        likelihood.update(log_weights(network, Lot(part, (0, len(part))), noise))
     discrepancy = CodeDiscrepancy(make_kernel("cauchy", latent), latent)
     discrepancy.update(z[:COMPARED], prior=False)
     prior = network.prior.draw(torch.randn(COMPARED, network.prior.noise, generator=generator))

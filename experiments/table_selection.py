@@ -23,8 +23,9 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.measure.pair_tables import total_of
 from lightning_dpgen.measure.statistics import Marginals, Statistic
-from lightning_dpgen.measure.tables import TABLES, TableRecipe, total_of
+from lightning_dpgen.measure.tables import TABLES, TableRecipe
 from lightning_dpgen.measure.workload import Measured, State, Workload
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.privacy.access import PURE

@@ -98,10 +98,10 @@ def account_of():
 @pytest.fixture
 def fits_of(monkeypatch):
     """Return a function that gives fits to noisy sums so many steps."""
-    from lightning_dpgen.measure import basket_mixture, sketched_mixture, tables
+    from lightning_dpgen.measure import basket_mixture, series, tables
 
     def shorten(steps):
-        monkeypatch.setattr(sketched_mixture, "_STEPS", steps)
+        monkeypatch.setattr(series, "_STEPS", steps)
         for module, name in ((tables, "fit_forest"), (basket_mixture, "fit_baskets")):
             monkeypatch.setattr(module, name, functools.partial(getattr(module, name), steps=steps))
 

@@ -13,8 +13,7 @@ from lightning_dpgen.common.passwords import without_passwords
 from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
 from lightning_dpgen.release.files import IN_RELEASE, lies_in_release
 from lightning_dpgen.release.rows.database_table import check_new_table
-from lightning_dpgen.release.rows.tables import FORMATS, OF_BASKETS
-from lightning_dpgen.release.rows.workbook import check_sheet
+from lightning_dpgen.release.rows.tables import FORMATS, OF_BASKETS, check_sheet
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.usage_error import UsageError
 

@@ -31,13 +31,21 @@ from lightning_dpgen.release.files import PROJECTED, NotARelease, release_folder
 from lightning_dpgen.release.publishing.mark import NOT_PRIVATE, completed_schema
 from lightning_dpgen.release.rows.as_read import AsRead
 from lightning_dpgen.release.rows.database_table import write_to_database
-from lightning_dpgen.release.rows.tables import FORMATS, OF_BASKETS, OF_FOLDERS, csv_text, write_table
-from lightning_dpgen.release.rows.workbook import MOST_ROWS_OF_A_SHEET, SHEET, check_sheet
+from lightning_dpgen.release.rows.tables import (
+    FORMATS,
+    MOST_ROWS_OF_A_SHEET,
+    OF_BASKETS,
+    OF_FOLDERS,
+    SHEET,
+    check_sheet,
+    csv_text,
+    write_table,
+)
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
-    from lightning_dpgen.release.drawing.draw_spec import DrawSpec
+    from lightning_dpgen.release.rows.folder_of_rows import DrawSpec
 
 BANNER = "PRIVATE where the given rows are: the certificate covers the model alone, and none of these rows."
 _MORE = "-n says how many, "
@@ -216,8 +224,8 @@ def _check(arguments: Namespace, place: Place | None, schema: Schema, components
 def _draw(arguments: Namespace, place: Place | None) -> int:
     """Draw records to a place, or to the terminal; gives the exit status."""
     with loading():
-        from lightning_dpgen.release.drawing.draw_spec import DrawSpec
-        from lightning_dpgen.release.drawing.rejection import TooRare
+        from lightning_dpgen.release.drawing.draws import TooRare
+        from lightning_dpgen.release.rows.folder_of_rows import DrawSpec
     where, n, ending_note = tuple(arguments.where), arguments.n, ""
     ending = _ending(place, arguments.format)
     draw = DrawSpec(
@@ -264,7 +272,7 @@ def _draw(arguments: Namespace, place: Place | None) -> int:
 
 def _complete(place: Place | None, draw: DrawSpec, arguments: Namespace) -> int:
     """Complete given rows and write them for their owner alone; gives their number."""
-    from lightning_dpgen.release.drawing.rejection import TooRare
+    from lightning_dpgen.release.drawing.draws import TooRare
 
     release, escape = draw.release, not arguments.no_escape
     try:

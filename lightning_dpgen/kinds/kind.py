@@ -118,7 +118,7 @@ class Kind(ABC):
             form: one of `forms`; None for that of the real records.
             declared: returns what the certificate declares.
         """
-        from lightning_dpgen.release.rows.written_records import as_they_are
+        from lightning_dpgen.release.rows.as_read import as_they_are
 
         return as_they_are(release.arrow, release.form)
 

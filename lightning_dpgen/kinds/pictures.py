@@ -79,7 +79,7 @@ class Pictures(Kind):
 
     def recipe(self, spec: Any, schema: ImageSchema, *, n: int, seed: int, strength: float, sets: Any = ()) -> Any:
         from lightning_dpgen.measure.gaussians import GaussianRecipe
-        from lightning_dpgen.models.symmetries import Symmetries
+        from lightning_dpgen.models.poses import Symmetries
         from lightning_dpgen.specs.defaults import labels_of
 
         symmetries = None if spec.symmetries is None else Symmetries(**spec.symmetries)

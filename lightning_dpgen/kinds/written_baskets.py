@@ -14,8 +14,7 @@ from lightning_dpgen.data.baskets.form import BASKET, ITEM, BasketForm
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET
 from lightning_dpgen.data.names import names_type
-from lightning_dpgen.release.rows.as_read import AsRead
-from lightning_dpgen.release.rows.written_records import WrittenRecords, as_they_are
+from lightning_dpgen.release.rows.as_read import AsRead, WrittenRecords, as_they_are
 
 _WITH_LISTS = (PARQUET, *JSON_LINES)
 

@@ -14,8 +14,7 @@ from lightning_dpgen.data.names import LABEL
 from lightning_dpgen.data.series.form import WEEKDAYS, SeriesForm
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.series.times import DAY, clock_seconds, steps_array
-from lightning_dpgen.release.rows.as_read import AsRead
-from lightning_dpgen.release.rows.written_records import WrittenRecords
+from lightning_dpgen.release.rows.as_read import AsRead, WrittenRecords
 
 # Columns of files that are long though the real ones were not.
 NUMBER, TIME = "series", "time"

@@ -3,8 +3,8 @@ from .baskets import ItemsBySize as ItemsBySize
 from .baskets import PairsBySize as PairsBySize
 from .classifier import ClassifierRecipe as ClassifierRecipe
 from .gaussians import GaussianRecipe as GaussianRecipe
+from .labels import LabelRecipe as LabelRecipe
 from .labels import label_workload as label_workload
-from .network_labels import LabelRecipe as LabelRecipe
 from .recipe import MostlyNoise as MostlyNoise
 from .recipe import Recipe as Recipe
 from .series import SeriesRecipe as SeriesRecipe

@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.measure.basket_sizes import CLEAR, BasketSizes, halves, strata
-from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
+from lightning_dpgen.measure.baskets import CLEAR, BasketSizes, ItemsBySize, PairsBySize, halves, strata
 from lightning_dpgen.measure.recipe import Recipe
-from lightning_dpgen.measure.splitting import split_noise
 from lightning_dpgen.measure.statistics import Marginals, Statistic
-from lightning_dpgen.measure.workload import Measured, State, Workload, check_share
+from lightning_dpgen.measure.workload import Measured, State, Workload, check_share, split_noise
+from lightning_dpgen.models.forests import StackedProducts
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed
-from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.privacy.plan import Plan
 
 ITEMS, PAIRS = "items", "pairs"
@@ -103,7 +101,6 @@ class BasketRecipe(Recipe):
         ]
 
     def _mixture(self, state: State) -> Mixture:
-        """Fit the mixture to these sizes, items and pairs."""
         often = torch.from_numpy(self.statistics(PAIRS, state)["pairs"].of)
         first, pairs = state[ITEMS][0], state[PAIRS][0]["pairs"]
         # Items that are not paired would be missing from the total.
@@ -140,11 +137,11 @@ def fit_baskets(
         parts = split_noise({"items": items, "pairs": pairs}, _PART, seed)
         seen, held_out = (_Sums.of(sizes, part["items"], part["pairs"], often) for part in parts)
         together = _chosen(seen, held_out, k, seed, steps)
-    found = _Sums.of(sizes, items, pairs, often)
-    common, rare = found.common, found.rare
+    sums = _Sums.of(sizes, items, pairs, often)
+    common, rare = sums.common, sums.rare
     rates, shares = [], []
-    for start in _seeds(seed):
-        theta, mixing, _ = _descended(found, k, start, steps, together)
+    for start in torch.randint(2**62, (_FITS,), generator=torch.Generator().manual_seed(seed)).tolist():
+        theta, mixing, _ = _descended(sums, k, start, steps, together)
         own = torch.softmax(theta, dim=1)
         rates.append(own[:, -1:] * (common / common[rare].sum().clamp(min=1e-30)).float())
         rates[-1][:, often] = own[:, : len(often)]
@@ -152,11 +149,6 @@ def fit_baskets(
         shares.append(torch.full((len(sizes.counts), len(sizes.size), k), 1.0 / k))
         shares[-1][:, sizes.live] = torch.softmax(mixing, dim=2)
     return torch.cat(rates), torch.cat(shares, dim=2)[:, sizes.stratum].transpose(1, 2) / _FITS
-
-
-def _seeds(seed: int) -> list[int]:
-    """Return the seeds of the fits that are put together."""
-    return torch.randint(2**62, (_FITS,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 @dataclass(frozen=True)
@@ -213,15 +205,15 @@ class _Sums:
         """Return the sums of items (labels, strata, items) and of pairs (halves, frequent, frequent) of a mixture."""
         rates, shares = torch.softmax(theta, dim=1), torch.softmax(mixing, dim=2)
         # The last step has a gradient: that of the time at which so many are expected.
-        held = _held(rates, _later(rates, time, self.size, self.many), self.many)
-        frequent = held[..., : self.together.shape[1]]
-        whole = (held.sum(dim=2).square() - (held.square() / self.many).sum(dim=2)).clamp(min=1e-6) / 2.0
+        expected = _held(rates, _later(rates, time, self.size, self.many), self.many)
+        frequent = expected[..., : self.together.shape[1]]
+        whole = (expected.sum(dim=2).square() - (expected.square() / self.many).sum(dim=2)).clamp(min=1e-6) / 2.0
         weight = (self.pair_roots[:, :, None] * shares).sum(dim=0) / whole
         pairs = []
         for own in range(len(self.together)):
             rows = frequent[self.half == own].flatten(0, 1)
             pairs.append(rows.T @ (weight[self.half == own].reshape(-1, 1) * rows))
-        of_items = (self.roots[:, :, None] * shares).transpose(0, 1) @ held
+        of_items = (self.roots[:, :, None] * shares).transpose(0, 1) @ expected
         return of_items.transpose(0, 1), torch.stack(pairs)
 
     def squared_errors(self, items: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:

@@ -97,13 +97,13 @@ class Cells:
         if kept is not None and kept[0].equal(component):
             return kept[1]
         whole = _GRID(self.basis.values(records))
-        found = torch.zeros(len(component), dtype=torch.int64)
+        cells = torch.zeros(len(component), dtype=torch.int64)
         for c in component.unique().tolist():
             own = component == c
             first, search = self._searches[c]
-            found[own] = first + search.exact(whole[own])
-        self._kept[records] = component, found
-        return found
+            cells[own] = first + search.exact(whole[own])
+        self._kept[records] = component, cells
+        return cells
 
     @cached_property
     def _kept(self) -> weakref.WeakKeyDictionary[Encoded, tuple[Tensor, Tensor]]:
@@ -187,15 +187,15 @@ def _split(rows: Tensor, most: int, noise_of_means: float, noise_of_squares: flo
         noise_of_means, noise_of_squares: noise of the mean of all of the component's records, for vectors, or outer
             products, of length 1.
     """
-    found = _Split.of(rows, most)
-    while len(found.centres) > 1 and not found.has_means(noise_of_means):
-        found = _Split.of(rows, _fewer(found))
-    own = found
-    while not own.has_shapes(noise_of_squares):
-        if _fewer(own) < max(_LEFT * len(found.centres), 1):
-            return found
-        own = _Split.of(rows, _fewer(own))
-    return replace(own, own_shapes=True)
+    coarse = _Split.of(rows, most)
+    while len(coarse.centres) > 1 and not coarse.has_means(noise_of_means):
+        coarse = _Split.of(rows, _fewer(coarse))
+    shaped = coarse
+    while not shaped.has_shapes(noise_of_squares):
+        if _fewer(shaped) < max(_LEFT * len(coarse.centres), 1):
+            return coarse
+        shaped = _Split.of(rows, _fewer(shaped))
+    return replace(shaped, own_shapes=True)
 
 
 def _fewer(split: _Split) -> int:

@@ -15,24 +15,23 @@ from torch import Tensor
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.measure.labels import (
+from lightning_dpgen.measure.label_gradients import (
     GRADIENT_UNITS,
-    LABELS,
     feature_unit,
-    fit_softmax,
     gradient_unit,
     labels_of,
     summed_gradients,
     whole_features,
+    whole_shares,
 )
+from lightning_dpgen.measure.labels import LABELS, fit_softmax
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Statistic, check_radius
-from lightning_dpgen.measure.whole_shares import whole_shares
 from lightning_dpgen.measure.workload import Measured, State, Workload, check_share
-from lightning_dpgen.models.classified import ClassifiedNetwork
+from lightning_dpgen.models.bases import Scattering
+from lightning_dpgen.models.labelled import ClassifiedNetwork
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed, check_sizes
-from lightning_dpgen.models.scattering import Scattering
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.sampling.fixed_point import DOUBLE, product, unit_of, whole_rows
@@ -106,12 +105,12 @@ class Directions:
     def parts(self, records: Records) -> Iterator[tuple[slice, Tensor]]:
         """Yield the coordinates of all records, a few at a time, with their rows; up to 1 GiB are kept. Private."""
         for rows, encoded in records.parts(_AT_ONCE):
-            found = self._kept.get(encoded)
-            if found is None:
-                found = self.coordinates(encoded)
+            coordinates = self._kept.get(encoded)
+            if coordinates is None:
+                coordinates = self.coordinates(encoded)
                 if rows.stop * self.size <= _MOST_KEPT:
-                    self._kept[encoded] = found
-            yield rows, found
+                    self._kept[encoded] = coordinates
+            yield rows, coordinates
 
     def scaled_parts(self, records: Records, scale: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Yield `scaled` of all records, a few at a time; it is kept in place of the coordinates. Private."""
@@ -119,13 +118,13 @@ class Directions:
             self._scaled.clear()
             self._scaled_by = scale
         for rows, encoded in records.parts(_AT_ONCE):
-            found = self._scaled.get(encoded)
-            if found is None:
+            features = self._scaled.get(encoded)
+            if features is None:
                 coordinates = self._kept.pop(encoded, None)
-                found = scaled(self.coordinates(encoded) if coordinates is None else coordinates, scale)
+                features = scaled(self.coordinates(encoded) if coordinates is None else coordinates, scale)
                 if rows.stop * self.size <= _MOST_KEPT:
-                    self._scaled[encoded] = found
-            yield rows, found
+                    self._scaled[encoded] = features
+            yield rows, features
 
 
 def scaled(coordinates: Tensor, scale: Tensor) -> Tensor:
@@ -197,9 +196,9 @@ class DescribedGradient(Statistic):
 class ClassifierRecipe(Recipe):
     """The accesses of a measured model, then those of a classifier of its label, which stands beside it.
 
-    The classifier is softmax regression on public features (`models.scattering`). The measured model makes up records,
-    which say in which directions features differ and where weights begin. One access measures how far real records spread
-    in each of these directions, and a few noisy gradients of all records move the weights: gradient descent with momentum.
+    The classifier is softmax regression on public features (`models.Scattering`). Records that the measured model makes up
+    say in which directions features differ and where weights begin. One access measures how far real records spread in
+    each of these directions, and a few noisy gradients of all records move the weights: gradient descent with momentum.
     Nothing else looks at a record.
 
     Args:
@@ -299,7 +298,6 @@ class ClassifierRecipe(Recipe):
             self._last.clear()
 
     def _mixture(self, state: State) -> Mixture:
-        """Return the measured mixture with the classifier beside it."""
         start = self._started(state)
         scale, weights = self._reached(start, state)
         of_features = (start.directions.vectors * scale) @ weights[:-1]
@@ -310,19 +308,21 @@ class ClassifierRecipe(Recipe):
 
     def _started(self, state: State) -> _Start:
         """Return what follows from the measured model."""
-        own = {workload.stage: state[workload.stage] for workload in self.generator.workloads}
-        made_of = [measured for rounds in own.values() for found in rounds for measured in found.values()]
+        measured_by_stage = {workload.stage: state[workload.stage] for workload in self.generator.workloads}
+        made_of = [measured for rounds in measured_by_stage.values() for access in rounds for measured in access.values()]
         if self._last.get("ids") != list(map(id, made_of)):
             self._last.clear()
             # The measurements are kept beside what was made of them, so that no others can get their ids.
-            self._last.update(ids=list(map(id, made_of)), made_of=made_of, start=self._start(self.generator._mixture(own)))
+            self._last.update(
+                ids=list(map(id, made_of)), made_of=made_of, start=self._start(self.generator._mixture(measured_by_stage))
+            )
         return self._last["start"]
 
     def _start(self, mixture: Mixture) -> _Start:
         layout = self.schema.layout
-        made = mixture.sample(_MADE, torch.Generator().manual_seed(self.seed))
+        samples = mixture.sample(_MADE, torch.Generator().manual_seed(self.seed))
         scattering = Scattering(layout, self.schema.axes)
-        features = scattering(made)
+        features = scattering(samples)
         centre = features.mean(dim=0)
         features -= centre
         variances, vectors = torch.linalg.eigh(features.T @ features / len(features))
@@ -337,7 +337,7 @@ class ClassifierRecipe(Recipe):
         lengths = torch.linalg.vector_norm(coordinates.square() / expected, dim=1)
         room = max(_ROOM * float(torch.quantile(lengths, 0.9)), 1.0)
         directions = Directions(layout, scattering, centre, vectors.contiguous())
-        return _Start(mixture, directions, expected, floor, room, coordinates, labels_of(made, layout))
+        return _Start(mixture, directions, expected, floor, room, coordinates, labels_of(samples, layout))
 
     def _reached(self, start: _Start, state: State) -> tuple[Tensor, Tensor]:
         """Return the scale (d,) of coordinates and the weights (d + 1, labels) that the gradients so far have reached."""

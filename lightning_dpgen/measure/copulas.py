@@ -15,16 +15,14 @@ from torch import Tensor
 from lightning_dpgen.common.plain_text import listed, say_count
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.measure.moments import beyond_noise
 from lightning_dpgen.measure.pair_estimates import records_to_show
-from lightning_dpgen.measure.pair_tables import nearest_shares
-from lightning_dpgen.measure.recipe import Recipe
-from lightning_dpgen.measure.series_statistics import SecondMoments
-from lightning_dpgen.measure.shrinkage import beyond_noise
-from lightning_dpgen.measure.statistics import UNITS, Marginals, Statistic
-from lightning_dpgen.measure.tables import lost_columns, total_of
+from lightning_dpgen.measure.pair_tables import nearest_shares, total_of
+from lightning_dpgen.measure.recipe import Recipe, lost_columns
+from lightning_dpgen.measure.statistics import UNITS, Marginals, SecondMoments, Statistic
 from lightning_dpgen.measure.workload import State, Workload
 from lightning_dpgen.models.bases import Basis
-from lightning_dpgen.models.copulas import StackedCopula, ordered_choices
+from lightning_dpgen.models.gaussians import StackedCopula, ordered_choices
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.plan import Plan
 
@@ -174,35 +172,34 @@ class CopulaRecipe(Recipe):
     def warnings(self, plan: Plan) -> list[str]:
         """Return what noise hides: directions, whole columns; and which columns are drawn by themselves."""
         layout, names = self.schema.layout, list(self.schema.choices)
-        found, count = [], len(self._ordered)
+        warned, count = [], len(self._ordered)
         # Scores have a variance of 1 at most.
         deviation = plan.stage(SCORES).access.multipliers["moments"] * plan.max_rows * _REACH**2 * count
         share = _BEYOND * 2.0 * deviation / math.sqrt(2.0) * math.sqrt(count) / self.n / count
-        told = f"with {self.n:,} records, {count:,} columns and epsilon {plan.epsilon:.3g}"
+        size = f"with {self.n:,} records, {count:,} columns and epsilon {plan.epsilon:.3g}"
         if share >= 1.0:
-            found.append(
-                f"correlations cannot be found {told}: noise hides even that all columns follow from one; take some "
+            warned.append(
+                f"correlations cannot be found {size}: noise hides even that all columns follow from one; take some "
                 f"{math.ceil(share / _LARGE):,} times the records or epsilon, or leave out columns of little use"
             )
         elif share > _LARGE:
-            found.append(
-                f"correlations cannot be found {told} but where something that columns share makes up {share:.0%} of all "
+            warned.append(
+                f"correlations cannot be found {size} but where something that columns share makes up {share:.0%} of all "
                 f"their variation or more; take some {math.ceil(share / _LARGE):,} times the records or epsilon, or leave "
                 "out columns of little use"
             )
         noise = plan.stage(MARGINS).access.multipliers["singles"] * plan.max_rows * self._margins.bound
         lost = lost_columns(self.schema, dict.fromkeys(range(len(layout.groups)), noise), self.n)
-        found += [] if lost is None else [lost]
+        warned += [] if lost is None else [lost]
         if alone := [names[group] for group in range(len(layout.groups)) if group not in self._ordered]:
-            found.append(
+            warned.append(
                 f"{say_count(len(alone), 'column')} of three categories or more ({listed(alone)}) would be drawn "
                 f"independently of all others, since pairs of {len(layout.groups):,} columns cannot be counted; leave "
                 "columns of little use out, until they can"
             )
-        return found
+        return warned
 
     def _mixture(self, state: State) -> Mixture:
-        """Fit the copula to these measurements."""
         shares = self._shares(state)
         total = total_of({"singles": self._margins}, state[MARGINS][0])
         measured = state[SCORES][0]["moments"]
@@ -227,10 +224,10 @@ def _loadings(moments: Tensor, noise: float, variances: Tensor) -> Tensor:
     shared = torch.zeros_like(moments.diagonal())
     for _ in range(_ROUNDS):
         off = moments - torch.diag(moments.diagonal() - shared)
-        found, directions = beyond_noise(off, noise, _BEYOND)
-        parts = directions * found.sqrt()
+        variances_found, directions = beyond_noise(off, noise, _BEYOND)
+        parts = directions * variances_found.sqrt()
         shared = parts.square().sum(dim=1)
-    if not len(found):
+    if not len(variances_found):
         return torch.zeros(len(moments), 1, dtype=moments.dtype)
     return parts / variances.clamp(min=1e-3)[:, None]
 
@@ -241,21 +238,21 @@ def _lengthened(loadings: Tensor, variances: Tensor, radius: float) -> Tensor:
     Made-up records tell how much shorter each direction becomes; those of the longest records, which columns share, most.
     """
     directions, lengths, turned = torch.linalg.svd(loadings, full_matrices=False)
-    generator, found = torch.Generator().manual_seed(0), lengths
-    z, own, rest = (
+    generator, longer = torch.Generator().manual_seed(0), lengths
+    z, own_numbers, rest = (
         torch.randn(_MADE_UP, size, generator=generator, dtype=torch.float64)
         for size in (len(lengths), *(len(variances),) * 2)
     )
     for _ in range(_ROUNDS):
-        inside = _within_one(directions * found)
+        inside = _within_one(directions * longer)
         alone = (1.0 - inside.square().sum(dim=1)).clamp(min=0.0).sqrt()
-        x = z @ inside.T + alone * own
+        x = z @ inside.T + alone * own_numbers
         scores = variances * x + (variances * (1.0 - variances)).clamp(min=0.0).sqrt() * rest
         kept = (radius / scores.norm(dim=1).clamp(min=1e-9)).clamp(max=1.0)
         seen = scores @ directions
         ratio = (seen.square().mean(dim=0) / (kept[:, None] * seen).square().mean(dim=0).clamp(min=1e-9)).clamp(1.0, 2.0)
-        found = lengths * ratio.sqrt()
-    return (directions * found) @ turned
+        longer = lengths * ratio.sqrt()
+    return (directions * longer) @ turned
 
 
 def _within_one(loadings: Tensor) -> Tensor:

@@ -15,8 +15,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.measure.workload import Workload
-from lightning_dpgen.models.crossings import Crossing
-from lightning_dpgen.models.labelled import takes_label
+from lightning_dpgen.models.labelled import Crossing, takes_label
 
 # The stages of the accesses that choose, and of the one that tells how much each of what was chosen explains.
 CROSSINGS, EVIDENCE = "crossings", "evidence"
@@ -83,7 +82,7 @@ class CrossingCounts(Statistic):
         joined = [parts[records.codes[:, group]] * self._labels for group, parts in self._columns]
         sizes = [int(parts.max()) + 1 for _, parts in self._columns]
         beginning: dict[int, tuple[list[int], np.ndarray, int]] = {}
-        found = []
+        counts = []
         for members, cells in zip(self._members, self._cells, strict=True):
             place, step = first, 1
             for length in range(1, len(members) + 1):
@@ -92,28 +91,28 @@ class CrossingCounts(Statistic):
                     kept = (members[:length], place + joined[column] * step, step * sizes[column])
                     beginning[length] = kept
                 _, place, step = kept
-            found.append(np.bincount(place, minlength=cells * self._labels))
-        return torch.from_numpy(np.concatenate(found))
+            counts.append(np.bincount(place, minlength=cells * self._labels))
+        return torch.from_numpy(np.concatenate(counts))
 
     def scores(self, sums: Tensor) -> Tensor:
         """Return the score of each crossing, int64, as multiples of the unit."""
-        found, start = [], 0
+        scores, start = [], 0
         for cells, shares in zip(self._cells, self._shares, strict=True):
             counts = sums[start : start + cells * self._labels].view(cells, self._labels)
             start += counts.numel()
             expected = counts.sum(dim=1, keepdim=True) * shares
-            found.append((counts * 2**_BITS - expected).abs().sum())
-        return torch.stack(found)
+            scores.append((counts * 2**_BITS - expected).abs().sum())
+        return torch.stack(scores)
 
 
 def _whole(shares: Tensor) -> Tensor:
     """Return shares (cells, labels) as whole multiples of the unit that add up to 1 exactly."""
     whole = (shares.double() * 2**_BITS).floor().to(torch.int64)
-    left = 2**_BITS - whole.sum(dim=1)
+    missing = 2**_BITS - whole.sum(dim=1)
     # With any other numbers a record would move a score by more than the bound.
-    if not ((shares >= 0.0) & (shares <= 1.0)).all() or (left < 0).any():
+    if not ((shares >= 0.0) & (shares <= 1.0)).all() or (missing < 0).any():
         raise ValueError("shares: expected shares of the labels in each cell, from 0, that add up to 1")
-    whole[:, 0] += left
+    whole[:, 0] += missing
     return whole
 
 
@@ -171,16 +170,16 @@ def _candidates(layout: Layout) -> Iterator[tuple[int, ...]]:
         yield from itertools.combinations(sorted(groups), size)
 
 
-def possible_crossings(schema: Schema, made: Encoded) -> list[Crossing]:
+def possible_crossings(schema: Schema, samples: Encoded) -> list[Crossing]:
     """Return the crossings to choose among; choices of many are joined so that parts hold about as many made-up records.
 
     Args:
-        made: made-up records; public.
+        samples: made-up records; public.
     """
     layout = schema.layout
     parts: dict[int, tuple[int, ...]] = {}
     for group, choices in enumerate(layout.groups):
-        counts = np.bincount(made.codes[:, group], minlength=choices)
+        counts = np.bincount(samples.codes[:, group], minlength=choices)
         parts[group] = _joined(counts, ordered=isinstance(schema.modelled[group], Numeric))
     return [Crossing(own, tuple(parts[group] for group in own)) for own in _candidates(layout)]
 
@@ -198,33 +197,33 @@ def _joined(counts: np.ndarray, *, ordered: bool) -> tuple[int, ...]:
     return tuple(np.unique(place, return_inverse=True)[1].tolist())
 
 
-def label_shares(crossings: Sequence[Crossing], made: Encoded, shares: Tensor) -> list[Tensor]:
+def label_shares(crossings: Sequence[Crossing], samples: Encoded, shares: Tensor) -> list[Tensor]:
     """Return the shares (cells, labels) that a model gives to labels in the cells of each crossing.
 
     Args:
-        made: made-up records; public.
+        samples: made-up records; public.
         shares: (N, labels) of their labels.
     """
     mean, shares = shares.mean(dim=0, keepdim=True).double(), shares.double()
-    found = []
+    shares_by_crossing = []
     for crossing in crossings:
-        cells = torch.from_numpy(crossing.cells_of(made.codes))
+        cells = torch.from_numpy(crossing.cells_of(samples.codes))
         sums = mean.repeat(crossing.cells, 1).index_add_(0, cells, shares)
-        found.append(sums / sums.sum(dim=1, keepdim=True))
-    return found
+        shares_by_crossing.append(sums / sums.sum(dim=1, keepdim=True))
+    return shares_by_crossing
 
 
-def explained_by_chance(crossing: Crossing, made: Encoded, shares: Tensor, n: float) -> float:
+def explained_by_chance(crossing: Crossing, samples: Encoded, shares: Tensor, n: float) -> float:
     """Return of how many labels, as a part of n, a crossing seems to tell if it tells nothing, since records are a sample.
 
     It is much where cells and labels are many beside the records: the mean deviation of a binomial count, which is that of
     a normal one, and no more than twice the variance.
 
     Args:
-        made: made-up records; public.
+        samples: made-up records; public.
         shares: (cells, labels) that the model gives to labels in the cells.
         n: the number of records, about.
     """
-    sizes = torch.from_numpy(np.bincount(crossing.cells_of(made.codes), minlength=crossing.cells) * (n / len(made)))
+    sizes = torch.from_numpy(np.bincount(crossing.cells_of(samples.codes), minlength=crossing.cells) * (n / len(samples)))
     variance = sizes[:, None] * shares * (1.0 - shares)
     return float(torch.minimum((2.0 / math.pi * variance).sqrt(), 2.0 * variance).sum()) / n

@@ -58,12 +58,7 @@ class Forest:
 
     @classmethod
     def of(
-        cls,
-        layout: Layout,
-        tables: NoisyTables,
-        seed: int,
-        leaf: int | None = None,
-        broken: np.ndarray | None = None,
+        cls, layout: Layout, tables: NoisyTables, seed: int, leaf: int | None = None, broken: np.ndarray | None = None
     ) -> Forest:
         """Find the forest that noisy tables show.
 
@@ -128,15 +123,15 @@ class Forest:
 
     def _along(self, group: int) -> dict[int, np.ndarray]:
         """Return the shares of the choices of other groups given one's, (choices, choices): along its tree."""
-        found = {group: np.eye(self.layout.groups[group])}
+        shares_of = {group: np.eye(self.layout.groups[group])}
         for tree in self.trees:
             waiting = [group] if group in tree else []
             for before in waiting:
                 for other in tree:
-                    if other not in found and (self.parents[other] == before or self.parents[before] == other):
-                        found[other] = found[before] @ self.table(before, other)
+                    if other not in shares_of and (self.parents[other] == before or self.parents[before] == other):
+                        shares_of[other] = shares_of[before] @ self.table(before, other)
                         waiting.append(other)
-        return found
+        return shares_of
 
     def forced(self, most: int) -> list[tuple[float, np.ndarray]]:
         """Return the choices of which most records would break a rule along the trees, the most first.
@@ -149,7 +144,7 @@ class Forest:
         """
         if self.broken is None:
             return []
-        spans, found = self.layout.spans, []
+        spans, candidates = self.layout.spans, []
         ruled = [group for group, span in enumerate(spans) if self.broken[span].any()]
         for group in ruled:
             along, lost = self._along(group), np.zeros(self.layout.groups[group])
@@ -157,26 +152,28 @@ class Forest:
                 given = along.get(other, self.shares[other][None])
                 lost = np.maximum(lost, (given * self.broken[spans[group], spans[other]]).sum(axis=1))
             worth = lost * self.shares[group]
-            found += [(worth[choice], group, choice) for choice in np.flatnonzero((lost > _MOST_LOST) & (worth > _LOST))]
-        left: dict[bytes, tuple[float, np.ndarray]] = {}
+            candidates += [
+                (worth[choice], group, choice) for choice in np.flatnonzero((lost > _MOST_LOST) & (worth > _LOST))
+            ]
+        by_content: dict[bytes, tuple[float, np.ndarray]] = {}
         # Choices that leave the same are one.
-        for _, group, choice in sorted(found, key=lambda own: -own[0])[: _TRIED * most]:
-            own = self._left_by(group, int(choice), ruled)
-            if len(left) < most and own[spans[group]].any():
-                left.setdefault(own.tobytes(), (float(self.shares[group][choice]), own))
-        return list(left.values())
+        for _, group, choice in sorted(candidates, key=lambda entry: -entry[0])[: _TRIED * most]:
+            remaining = self._left_by(group, int(choice), ruled)
+            if len(by_content) < most and remaining[spans[group]].any():
+                by_content.setdefault(remaining.tobytes(), (float(self.shares[group][choice]), remaining))
+        return list(by_content.values())
 
     def _left_by(self, group: int, choice: int, ruled: Sequence[int]) -> np.ndarray:
         """Return the choices (width,) that one leaves: each goes with one of every other group that is left, too."""
         assert self.broken is not None
         spans = self.layout.spans
-        left, before = np.ones(self.layout.width, bool), -1
-        left[spans[group]] = np.arange(self.layout.groups[group]) == choice
-        while (count := int(left.sum())) != before:
+        allowed, before = np.ones(self.layout.width, bool), -1
+        allowed[spans[group]] = np.arange(self.layout.groups[group]) == choice
+        while (count := int(allowed.sum())) != before:
             before = count
             for one, other in itertools.permutations(ruled, 2):
-                left[spans[other]] &= (left[spans[one], None] & ~self.broken[spans[one], spans[other]]).any(axis=0)
-        return left
+                allowed[spans[other]] &= (allowed[spans[one], None] & ~self.broken[spans[one], spans[other]]).any(axis=0)
+        return allowed
 
     def rows(self, k: int, random: np.random.Generator) -> np.ndarray:
         """Draw rows (k, groups) from a tree of all that is certain: components begin near them."""
@@ -209,13 +206,10 @@ def _told_by_label(tables: NoisyTables, first: int, second: int) -> float:
 
 
 def _ruled(
-    layout: Layout,
-    shares: Sequence[np.ndarray],
-    estimates: Mapping[tuple[int, int], PairShares],
-    broken: np.ndarray,
+    layout: Layout, shares: Sequence[np.ndarray], estimates: Mapping[tuple[int, int], PairShares], broken: np.ndarray
 ) -> dict[tuple[int, int], tuple[PairShares, float]]:
     """Return estimates of groups without their impossible pairs of choices, and what these add to their strength."""
-    found = {}
+    estimates_of = {}
     for first, second in itertools.combinations(range(len(shares)), 2):
         barred = broken[layout.spans[first], layout.spans[second]]
         if not barred.any() or barred.all():
@@ -223,8 +217,8 @@ def _ruled(
         alone = np.outer(shares[first], shares[second])
         own = estimates[first, second].shares if (first, second) in estimates else alone
         own = fitted_to(np.where(barred, 0.0, own + LEAST_SHARE * alone), shares[first], shares[second])
-        found[first, second] = PairShares(own, math.inf), float(_RULED * alone[barred].sum())
-    return found
+        estimates_of[first, second] = PairShares(own, math.inf), float(_RULED * alone[barred].sum())
+    return estimates_of
 
 
 def _bounded(edges: Sequence[tuple[int, int]], sizes: Sequence[int]) -> list[tuple[int, int]]:

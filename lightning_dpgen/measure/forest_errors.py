@@ -257,13 +257,13 @@ class _Walk:
             table: those of the neighbour; None where that is the source itself.
         """
         if self.parents[group] == before:
-            shared, over, own = self.shared[group], self.sums[group], self.own[group]
+            shared, over, moved_on = self.shared[group], self.sums[group], self.own[group]
             begin = self.over[group]
         else:
-            shared, over, own = self.shared[before].T, self.moved[before], self.over[before]
+            shared, over, moved_on = self.shared[before].T, self.moved[before], self.over[before]
             begin = self.own[before]
         table = begin[:, :, None] * shared if table is None else (table * over.reciprocal()[:, None, :]) @ shared
-        return table * own[:, None, :]
+        return table * moved_on[:, None, :]
 
 
 @dataclass(frozen=True)
@@ -410,15 +410,15 @@ class _Across(torch.autograd.Function):
             weighted, moved = shares * by_component[:, None], torch.zeros_like(shares)
             for part in parts:
                 count = part.rows.stop - part.rows.start
-                made = weighted[:, part.rows].T @ shares[:, part.rest]
+                tables = weighted[:, part.rows].T @ shares[:, part.rest]
                 if part.penalties is not None:
-                    error += _both_sides(made, part.penalties, count)
-                made -= part.target[label]
+                    error += _both_sides(tables, part.penalties, count)
+                tables -= part.target[label]
                 for places in part.without:
-                    made[places] = 0.0
-                gradient = made * part.weights
+                    tables[places] = 0.0
+                gradient = tables * part.weights
                 # Each table is there twice, once on each side.
-                error += 0.5 * _both_sides(made, gradient, count)
+                error += 0.5 * _both_sides(tables, gradient, count)
                 if part.penalties is not None:
                     gradient += part.penalties
                 moved[:, part.rows] += shares[:, part.rest] @ gradient.T

@@ -75,8 +75,8 @@ def fit_forest(
     such records out moves little else.
 
     Args:
-        split: gives the tables with their noise split in two (`measure.splitting`), and the chance of a sample, too, where
-            that is asked for.
+        split: gives the tables with their noise split in two (`workload.split_noise`), and the chance of a sample, too,
+            where that is asked for.
         steps: as many as are made where there is nothing to choose.
         free: groups whose components may differ at will.
     """
@@ -97,11 +97,15 @@ def fit_forest(
 
     with pace.stage("fitting", 2 * first + _TRIALS * trial + last) as progress:
 
-        def fitted_first(own: Forest) -> _Logarithms:
-            return _descend(MixtureErrors(own, seen, free), _Logarithms.near(own, k, seed), _USUAL, first, _LR, progress)
+        def fitted_first(candidate: Forest) -> _Logarithms:
+            return _descend(
+                MixtureErrors(candidate, seen, free), _Logarithms.near(candidate, k, seed), _USUAL, first, _LR, progress
+            )
 
-        def far(own: Forest) -> float:
-            return _distance(MixtureErrors(own, held_out, free, penalties=False), first_fits[own].fit(own))
+        def far(candidate: Forest) -> float:
+            return _distance(
+                MixtureErrors(candidate, held_out, free, penalties=False), first_fits[candidate].fit(candidate)
+            )
 
         seen, held_out = split(True)
         # Weaker edges help where noise leaves components little to tell of, and cost them where it leaves them much.
@@ -118,12 +122,14 @@ def fit_forest(
                 others = [pair for pair in forest.strong if pair not in edges]
                 needless |= _needless(forest, others, without, seen, held_out, seed)
                 forests.append(replace(forest, strong=[pair for pair in forest.strong if pair not in needless]))
-        if not _has_more(forest, tables):
+        # Components have something to tell: groups that surely go together beside those of edges, or labels.
+        more = tables.label is not None or tables.sets or any(pair not in forest.edges for pair in forest.estimates)
+        if not more:
             begin, together, count, rate = _Logarithms.near(forest, k, seed), _TOGETHER[0], steps, _LR
         else:
-            first_fits = {own: fitted_first(own) for own in forests}
+            first_fits = {candidate: fitted_first(candidate) for candidate in forests}
             if len(forests) > 1:
-                forest = min(forests, key=lambda own: far(own) - _doubt(own, clear, tables.labels))
+                forest = min(forests, key=lambda candidate: far(candidate) - _doubt(candidate, clear, tables.labels))
             # All trials begin at the same place, or those that come later would win.
             begin = first_fits[forest]
             # Columns that follow from each other share their chance, which is split in each cell alone: where components
@@ -136,8 +142,8 @@ def fit_forest(
         # Estimates of few numbers are nearer than counts. The table of an edge has a parameter a cell, and would follow the
         # noise of each.
         aims = {
-            pair: own for pair, own in forest.estimates.items()
-            if tables.label not in pair and (own.precision > 1.0 or (tables.labels == 1 and pair in forest.edges))
+            pair: estimate for pair, estimate in forest.estimates.items()
+            if tables.label not in pair and (estimate.precision > 1.0 or (tables.labels == 1 and pair in forest.edges))
         }  # fmt: skip
         errors = MixtureErrors(forest, tables, free, aims=aims)
         return _descend(errors, begin, together, count, rate, progress).fit(forest)
@@ -157,12 +163,6 @@ def _doubt(forest: Forest, clear: Forest, labels: int) -> float:
     return 2.0 * math.sqrt(labels * sum(sizes[one] * sizes[other] for one, other in set(forest.edges) - set(clear.edges)))
 
 
-def _has_more(forest: Forest, tables: NoisyTables) -> bool:
-    """Return whether components have anything to tell: groups that surely go together beside those of edges, or labels."""
-    more = tables.label is not None or tables.sets
-    return bool(more) or any(pair not in forest.edges for pair in forest.estimates)
-
-
 def _lowest(distance: Callable[[float], float], weights: Sequence[float]) -> float:
     """Return the weight before the first from which the distance grows."""
     for weight, after in itertools.pairwise(weights):
@@ -172,12 +172,7 @@ def _lowest(distance: Callable[[float], float], weights: Sequence[float]) -> flo
 
 
 def _needless(
-    forest: Forest,
-    pairs: Sequence[tuple[int, int]],
-    alone: ForestFit,
-    seen: NoisyTables,
-    held_out: NoisyTables,
-    seed: int,
+    forest: Forest, pairs: Sequence[tuple[int, int]], alone: ForestFit, seen: NoisyTables, held_out: NoisyTables, seed: int
 ) -> set[tuple[int, int]]:
     """Return those pairs of which a mixture without edges knows more than their own table tells.
 
@@ -247,7 +242,7 @@ class _Logarithms:
 
     @property
     def all(self) -> list[Tensor]:
-        """All of them."""
+        """Return the parameters in the order of the arguments."""
         return [self.tilts, self.weights, self.roots, *self.tables.values()]
 
     def copied(self) -> _Logarithms:
@@ -281,14 +276,14 @@ def _descend(
         together: how closely components are held to what they have in common.
         rate: the largest step; steps become smaller along a cosine.
     """
-    own = begin.copied()
-    parameters = own.all
+    reached = begin.copied()
+    parameters = reached.all
     means, squares = ([torch.zeros_like(parameter) for parameter in parameters] for _ in range(2))
     counts = [torch.zeros(()) for _ in parameters]
     beta1, beta2 = _BETAS
     for step in range(steps):
-        roots = errors.normed(own.roots.exp())[0]
-        error, divergence = errors(torch.softmax(own.weights, dim=0), roots, own.shared(), own.tilts, step)
+        roots = errors.normed(reached.roots.exp())[0]
+        error, divergence = errors(torch.softmax(reached.weights, dim=0), roots, reached.shared(), reached.tilts, step)
         gradients = torch.autograd.grad(error + together * divergence, parameters)
         now = rate * (_SMALLEST + (1.0 - _SMALLEST) * (1.0 + math.cos(math.pi * step / steps)) / 2.0)
         # The function and not the optimizer, which would import torch's compiler.
@@ -298,7 +293,7 @@ def _descend(
                 amsgrad=False, beta1=beta1, beta2=beta2, lr=now, weight_decay=0.0, eps=1e-8, maximize=False,
             )  # fmt: skip
         progress.advance()
-    return own
+    return reached
 
 
 @torch.no_grad()

@@ -13,18 +13,16 @@ from torch import Tensor
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.cells import Cells, InCells
-from lightning_dpgen.measure.clipped_gaussians import through_clipping
-from lightning_dpgen.measure.posed import TRIAL, Posed, Upright, pays_off, trial
+from lightning_dpgen.measure.moments import factors_of, likely_counts, likely_differences, likely_means, through_clipping
+from lightning_dpgen.measure.pictures import TRIAL, Posed, Upright, curve, pays_off, trial
 from lightning_dpgen.measure.recipe import Recipe
-from lightning_dpgen.measure.shrinkage import factors_of, likely_counts, likely_differences, likely_means
 from lightning_dpgen.measure.statistics import UNITS, Counts, Histogram, Means, Squares, Statistic, check_radius
-from lightning_dpgen.measure.value_curve import curve
 from lightning_dpgen.measure.workload import State, Workload, check_share
 from lightning_dpgen.models.bases import Basis, cosines
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_sizes
-from lightning_dpgen.models.symmetries import Symmetries
+from lightning_dpgen.models.poses import Symmetries
 from lightning_dpgen.privacy.plan import Plan
 
 POSES, MEANS, SQUARES, CELL_MEANS, CELL_SQUARES = "poses", "means", "squares", "cell means", "cell squares"
@@ -97,7 +95,7 @@ class GaussianRecipe(Recipe):
         label = self.schema.layout.label
         classes = 1 if label is None else self.schema.layout.groups[label]
         if not isinstance(self.symmetries, Symmetries | None):
-            raise ValueError(f"symmetries={self.symmetries!r}: expected Symmetries (as in models.symmetries.SETS) or None")
+            raise ValueError(f"symmetries={self.symmetries!r}: expected Symmetries (as in models.poses.SETS) or None")
         if self.poses not in get_args(Poses):
             raise ValueError(f"poses={self.poses!r}: expected {', '.join(get_args(Poses))}")
         if self.poses != "never" and not (self.schema.dimensions == 2 and self.symmetries is None):
@@ -110,20 +108,22 @@ class GaussianRecipe(Recipe):
         """A trial of poses; counts, values and means; second moments; the same of cells, where there are several."""
         largest, share = self.n / self.k, self.means_share
         before = (Workload(POSES, TRIAL, largest, _TRIAL),) if self.poses == "measured" else ()
-        left = 1.0 - _TRIAL if before else 1.0
+        remaining = 1.0 - _TRIAL if before else 1.0
         weights = {"counts": _COUNTS} | ({"values": _VALUES} if self.schema.dimensions == 2 else {})
         weights |= {"means": 1.0 - sum(weights.values())}
-        first, of_cells = (left, 0.0) if self.cells == 1 else (left * (1.0 - self.cells_share), left * self.cells_share)
-        found = (
+        first, of_cells = (
+            (remaining, 0.0) if self.cells == 1 else (remaining * (1.0 - self.cells_share), remaining * self.cells_share)
+        )
+        first_accesses = (
             *before,
             Workload(MEANS, weights, largest, first * share, units=UNITS),
             Workload(SQUARES, {"squares": 1.0}, largest, first * (1.0 - share), units=UNITS),
         )
         if self.cells == 1:
-            return found
+            return first_accesses
         weights = {"counts": _CELL_COUNTS, "means": 1.0 - _CELL_COUNTS}
         return (
-            *found,
+            *first_accesses,
             Workload(CELL_MEANS, weights, largest, of_cells * _CELL_MEANS, units=UNITS),
             Workload(CELL_SQUARES, {"squares": 1.0}, largest, of_cells * (1.0 - _CELL_MEANS), units=UNITS),
         )
@@ -144,17 +144,17 @@ class GaussianRecipe(Recipe):
             return trial(self._waves, self._posed, self.k, self.radius)
         basis = self._basis(state)
         if stage == MEANS:
-            found, values = {"counts": Counts(self.k), "means": Means(basis, self.k, self.radius)}, self._values(basis)
-            return found if values is None else found | {"values": values}
+            statistics, values = {"counts": Counts(self.k), "means": Means(basis, self.k, self.radius)}, self._values(basis)
+            return statistics if values is None else statistics | {"values": values}
         if stage == SQUARES:
             return {"squares": Squares(basis, self._moments(state)[1], self.spread)}
         cells = self._cells(state)
         if stage == CELL_MEANS:
             k = len(cells.centres)
-            found = {"counts": Counts(k), "means": Means(basis, k, cells.reach, cells.centres)}
+            statistics = {"counts": Counts(k), "means": Means(basis, k, cells.reach, cells.centres)}
         else:
-            found = {"squares": Squares(basis, self._cell_moments(state)[1], cells.reach, cells.shape)}
-        return {name: InCells(cells, statistic) for name, statistic in found.items()}
+            statistics = {"squares": Squares(basis, self._cell_moments(state)[1], cells.reach, cells.shape)}
+        return {name: InCells(cells, statistic) for name, statistic in statistics.items()}
 
     def warnings(self, plan: Plan) -> list[str]:
         """Return by how much noise moves the mean of a component where records differ by less."""
@@ -171,7 +171,6 @@ class GaussianRecipe(Recipe):
         ]
 
     def _mixture(self, state: State) -> Mixture:
-        """Fit the Gaussians to these moments."""
         if self.cells == 1:
             return self._of_components(state)
         cells = self._cells(state)
@@ -183,14 +182,7 @@ class GaussianRecipe(Recipe):
         return self._fit(state, SQUARES, each, each, *self._moments(state))
 
     def _fit(
-        self,
-        state: State,
-        stage: str,
-        shape: Tensor,
-        component: Tensor,
-        counts: Tensor,
-        means: Tensor,
-        noise: Tensor,
+        self, state: State, stage: str, shape: Tensor, component: Tensor, counts: Tensor, means: Tensor, noise: Tensor
     ) -> Mixture:
         """Fit Gaussians of these counts, means and noise of means, as of `_moments`.
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import numbers
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,12 +17,24 @@ from torch import Tensor
 
 from lightning_dpgen.common import pace
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.measure.kept_parts import KeptParts
-from lightning_dpgen.measure.statistics import Statistic, check_radius
-from lightning_dpgen.measure.whole_shares import SHARE_BITS, whole_shares
-from lightning_dpgen.measure.workload import Measured, Workload
-from lightning_dpgen.models.crossings import Crossed, Crossing
+from lightning_dpgen.measure.label_gradients import (
+    _FEW_AT_ONCE,
+    GRADIENT_UNITS,
+    Agreement,
+    ChoiceFeatures,
+    Gradient,
+    Shares,
+    labels_of,
+    mixed_shares,
+    whole_shares,
+)
+from lightning_dpgen.measure.recipe import Recipe
+from lightning_dpgen.measure.statistics import Statistic
+from lightning_dpgen.measure.workload import Measured, State, Workload
 from lightning_dpgen.models.labelled import (
+    LEAST,
+    Crossed,
+    Crossing,
     LabelledNetwork,
     added_up,
     feature_count,
@@ -33,7 +43,8 @@ from lightning_dpgen.models.labelled import (
     written_out,
 )
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.sampling.fixed_point import product, unit_of, whole_product
+from lightning_dpgen.models.networks import check_seed
+from lightning_dpgen.privacy.plan import Plan
 
 # The stage of the accesses that correct the label.
 LABELS = "labels"
@@ -47,97 +58,6 @@ _KEPT = 0.9
 _CLOSEST, _EXPECTED = 8.0, 4.0
 # Degrees of it are tried, and the best is searched for nearby, by about so many.
 _PLACES, _SEARCHED = 19, 10
-# Bits of the bound of a gradient, and of the length of usual features, so that both factors of a gradient have about as
-# many; features are shorter than 2^30 units.
-_GRADIENT_BITS, _FEATURE_BITS, _LONGEST = 30, 15, 2.0**29
-GRADIENT_UNITS = {"gradient": 2.0 ** (_GRADIENT_BITS + 1)}
-# Records whose gradients, of fewer than 2^31 units, are added up exactly in float64.
-_AT_ONCE = 1 << 20
-# Records whose squared lengths are looked up together.
-_FEW_AT_ONCE = 1 << 14
-# Records without units that are added up together: rows are multiplied once for all of them.
-_MANY_AT_ONCE = 1 << 17
-
-# Bytes of shares of labels that are kept from one statistic of an access to the other.
-_MOST_KEPT = 1 << 28
-
-# Gives the shares (B, labels), each `LEAST` or more, of the labels of records, of each by itself.
-Shares = Callable[[Encoded], Tensor]
-
-
-class Gradient(Statistic):
-    """Sums of gradients of the softmax regression loss at public weights, each shortened to a bound.
-
-    A record's is ``u (p - y)^T``: u are its features, p the shares that weights give to labels, y is its label as one-hot.
-    Both factors are whole numbers (`summed_gradients`).
-
-    Args:
-        crossed: the records' layout, with a label, and the cells that are features besides its choices. Public.
-        features: (features, d) the rows that are added up to those of a record (`added_up`). Public.
-        weights: (d, labels), public.
-        bound: the length to which gradients are shortened.
-        length: about that of the features of a record; public.
-        before: the function that gives the shares (B, labels) of records, an exact function of each alone, to whose
-            logarithms weights add; public. None for equal shares.
-        choices: the same features, prepared for many gradients; None prepares them where they are needed.
-    """
-
-    def __init__(
-        self,
-        crossed: Crossed,
-        features: Tensor,
-        weights: Tensor,
-        bound: float,
-        length: float,
-        before: Shares | None = None,
-        choices: ChoiceFeatures | None = None,
-    ) -> None:
-        check_radius(bound, "bound")
-        check_radius(length, "length")
-        self.layout, self._crossed = crossed.layout, crossed
-        self._features, self._length, self._before = features, length, before
-        # The logits of a record are a sum of public numbers, and no product that rounds rows by how many there are.
-        self._logits = features @ weights
-        self.shape, self.bound, self.unit = tuple(weights.shape), bound, gradient_unit(bound)
-        self._shares = KeptParts(_MOST_KEPT)
-        if not self.layout.units:
-            self._choices = choices or ChoiceFeatures(crossed, features, length)
-            self.at_once = _MANY_AT_ONCE
-
-    def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        shares, labels = self.shares(records), labels_of(records, self.layout)
-        if not self.layout.units:
-            return self._choices.summed(records, shares, labels, self.bound)
-        u = whole_features(added_up(self._crossed(records), self._crossed.wide, self._features), self._length)
-        return summed_gradients(u, shares, labels, self.bound, self._length)
-
-    def shares(self, records: Encoded) -> Tensor:
-        """Return what weights give to the labels of records, (B, labels), as whole multiples (`whole_shares`).
-
-        Those of records that are asked for again are kept.
-        """
-
-        def computed() -> Tensor:
-            logits = added_up(self._crossed(records), self._crossed.wide, self._logits)
-            return whole_shares(logits, self._before and self._before(records))
-
-        return self._shares.get(records, computed)
-
-
-class Agreement(Statistic):
-    """Sums of the shares that weights give to the records' own labels: a share is at most 1, so the bound is 1.
-
-    Args:
-        gradient: that at the same weights, which computes the shares, too.
-    """
-
-    shape, bound, unit = (1,), 1.0, 2.0**-SHARE_BITS
-
-    def __init__(self, gradient: Gradient) -> None:
-        self.layout, self.at_once, self._gradient = gradient.layout, gradient.at_once, gradient
-
-    def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        return self._gradient.shares(records).gather(1, labels_of(records, self.layout)[:, None]).sum(dim=0)
 
 
 def check_sharpness(name: str, sharpness: object) -> None:
@@ -202,127 +122,13 @@ def made_up(mixture: Mixture, seed: int, *, follow: bool = False) -> MadeUp:
     layout, generator = mixture.network.schema.layout, torch.Generator().manual_seed(seed)
     component = torch.multinomial(mixture.weights, _MADE, replacement=True, generator=generator)
     made, records = mixture.generate_components(component, generator)
-    own = log_shares(made.double(), layout)
-    shares = torch.softmax(own, dim=1)
+    log_share = log_shares(made.double(), layout)
+    shares = torch.softmax(log_share, dim=1)
     design = records
     if layout.units:
         spread = torch.rand(_MADE, layout.units, generator=generator).numpy()
         design = Encoded.joined([records, Encoded(spread, records.codes)])
-    return MadeUp(records, shares, shares.mean(dim=0), design, own if follow else None)
-
-
-def gradient_unit(bound: float) -> float:
-    """Return the unit of which gradients within a bound are multiples: the sums of 2^31 records stay within int64."""
-    return unit_of(bound, _GRADIENT_BITS)
-
-
-def feature_unit(length: float) -> float:
-    """Return the unit of which features are multiples that are usually about so long."""
-    return unit_of(length, _FEATURE_BITS)
-
-
-def whole_features(u: Tensor, length: float, added: int = 1) -> Tensor:
-    """Round features (B, d), in float64, to multiples of `feature_unit`, int32; NaN counts as 0.
-
-    Args:
-        added: how many of them are added up; a sum is no longer than 2^30.
-    """
-    most = _LONGEST / math.sqrt(max(u.shape[1], 1)) / added
-    return (u * (1.0 / feature_unit(length))).nan_to_num_(nan=0.0).clamp_(-most, most).round_().to(torch.int32)
-
-
-def summed_gradients(u: Tensor, shares: Tensor, labels: Tensor, bound: float, length: float) -> Tensor:
-    """Sum the gradients (d, labels) of the softmax regression loss, each shortened to a bound: whole multiples, int64.
-
-    A gradient is an outer product of two rows of whole numbers, whose squared length is the product of theirs: that is
-    computed in whole numbers, and a gradient that is too long nevertheless becomes 0. A sum of such products is exact.
-
-    Args:
-        u: (B, d) features of records (`whole_features`), int32.
-        shares: (B, labels) what weights give to labels (`whole_shares`).
-        labels: (B,) the records' own labels, int64.
-        bound: the length to which each gradient is shortened.
-        length: that of usual features, by which they were rounded; public.
-
-    Returns:
-        multiples of `gradient_unit`.
-
-    Example:
-        >>> u, half = whole_features(torch.ones(1, 1).double(), 1.0), whole_shares(torch.zeros(1, 2).double())
-        >>> summed_gradients(u, half, torch.tensor([0]), 1.0, 1.0) * gradient_unit(1.0)
-        tensor([[-0.5000,  0.5000]])
-    """
-    total = torch.zeros(u.shape[1], shares.shape[1], dtype=torch.int64)
-    for start in range(0, len(u), _AT_ONCE):
-        rows = slice(start, start + _AT_ONCE)
-        part = u[rows].to(torch.float64)
-        squares = u[rows].to(torch.int64).square_().sum(dim=1, keepdim=True)
-        errors = _whole_errors(shares[rows], labels[rows], squares, bound, length)
-        total += product(part.T, errors.to(torch.float64)).to(torch.int64)
-    return total
-
-
-class ChoiceFeatures:
-    """Features of records that are choices alone: sums of a few rows of a table.
-
-    Rows are whole numbers, and so are features. The squared length of a sum of rows is a sum of their products, which are
-    tabulated. All records with a choice meet the same row, so errors are added up by choices first, and are multiplied by
-    rows once. Integers that wrap around are right in the end: the sum is below 2^63, as it is of gradients that are short.
-
-    Args:
-        crossed: the records' layout, without units, and the cells that are features besides its choices.
-        features: (features, d) the rows.
-        length: as for `summed_gradients`.
-    """
-
-    def __init__(self, crossed: Crossed, features: Tensor, length: float) -> None:
-        self._crossed, self._length, layout = crossed, length, crossed.wide
-        self._spans = [(g, span) for g, span in enumerate(feature_spans(layout)) if g != layout.label]
-        self._rows = whole_features(features, length, max(len(self._spans), 1)).to(torch.int64)
-        products = whole_product(self._rows, self._rows.T).numpy()
-        self._lengths = np.diagonal(products).copy()
-        # A small table of each two groups: by how much two choices lengthen the square.
-        self._products = {
-            (one, other): 2 * products[first, second].ravel()
-            for (one, first), (other, second) in itertools.combinations(self._spans, 2)
-        }
-
-    def summed(self, records: Encoded, shares: Tensor, labels: Tensor, bound: float) -> Tensor:
-        """Sum the gradients (d, labels) of records, as `summed_gradients` does with their features."""
-        wide = self._crossed(records)
-        errors = _whole_errors(shares, labels, self._squared_lengths(wide)[:, None], bound, self._length)
-        by_choice = torch.zeros(len(self._rows), shares.shape[1], dtype=torch.int64)
-        for group, span in self._spans:
-            by_choice[span].index_add_(0, torch.from_numpy(wide.codes[:, group].astype(np.int64)), errors)
-        return whole_product(self._rows.T, by_choice)
-
-    def _squared_lengths(self, wide: Encoded) -> Tensor:
-        """Return those of the features of records with their cells, (B,)."""
-        squares = np.zeros(len(wide), np.int64)
-        for start in range(0, len(wide), _FEW_AT_ONCE):
-            codes = np.ascontiguousarray(wide.codes[start : start + _FEW_AT_ONCE].T, np.intp)
-            own, place, found = squares[start : start + _FEW_AT_ONCE], np.empty_like(codes[0]), np.empty_like(codes[0])
-            for group, span in self._spans:
-                own += self._lengths[span][codes[group]]
-            for (one, other), table in self._products.items():
-                np.multiply(codes[one], self._crossed.wide.groups[other], out=place)
-                place += codes[other]
-                own += np.take(table, place, out=found, mode="clip")
-        return torch.from_numpy(squares)
-
-
-def _whole_errors(shares: Tensor, labels: Tensor, squares: Tensor, bound: float, length: float) -> Tensor:
-    """Return p - y (B, labels) as whole numbers, short enough for features of these squared lengths (B, 1)."""
-    errors = shares.scatter_add(1, labels[:, None], torch.full_like(labels, -(2**SHARE_BITS))[:, None])
-    largest = math.floor(bound / gradient_unit(bound))
-    # In units of the errors: those of the gradients over those of the features.
-    in_shares = gradient_unit(bound) / feature_unit(length) * 2.0**SHARE_BITS
-    longest = largest * (1.0 - 2.0**-40) / squares.clamp(min=1).double().sqrt() - 0.51 * math.sqrt(errors.shape[1])
-    lengths = errors.square().sum(dim=1, keepdim=True).clamp(min=1).double().sqrt()
-    factors = (longest.clamp(min=0.0) * in_shares / lengths).clamp(max=1.0)
-    whole = (errors.double() * factors * (1.0 / in_shares)).round_().to(torch.int64)
-    room = torch.div(torch.full_like(squares, largest**2), squares.clamp(min=1), rounding_mode="floor")
-    return whole.where(whole.square().sum(dim=1, keepdim=True) <= room, 0)
+    return MadeUp(records, shares, shares.mean(dim=0), design, log_share if follow else None)
 
 
 class LabelRegression:
@@ -344,20 +150,20 @@ class LabelRegression:
         crossings: whose cells are features, too.
     """
 
-    def __init__(self, layout: Layout, made: MadeUp, n: float, ridge: float, crossings: Sequence[Crossing] = ()) -> None:
+    def __init__(self, layout: Layout, samples: MadeUp, n: float, ridge: float, crossings: Sequence[Crossing] = ()) -> None:
         self._crossed = Crossed(layout, tuple(crossings))
-        self._made, self._n, layout = made, n, self._crossed.wide
-        self._records = self._crossed(made.records)
+        self._made, self._n, layout = samples, n, self._crossed.wide
+        self._records = self._crossed(samples.records)
         rows = feature_count(layout)
         others = torch.ones(rows, dtype=torch.bool)
         others[feature_spans(layout)[layout.label]] = False
-        own, x = (written_out(each, layout)[:, others.numpy()] for each in (self._records, self._crossed(made.design)))
-        if made.before is None:
-            weights = fit_softmax(own, made.given, ridge)
+        own, x = (written_out(each, layout)[:, others.numpy()] for each in (self._records, self._crossed(samples.design)))
+        if samples.before is None:
+            weights = fit_softmax(own, samples.given, ridge)
             p = torch.softmax(torch.from_numpy(x @ weights.numpy()), dim=1)
         else:
-            weights = torch.zeros(x.shape[1], made.given.shape[1], dtype=torch.float64)
-            p = made.before(made.design)
+            weights = torch.zeros(x.shape[1], samples.given.shape[1], dtype=torch.float64)
+            p = samples.before(samples.design)
             p = p / p.sum(dim=1, keepdim=True)
         classes = weights.shape[1]
         # The mean curvature of the loss over directions in which weights matter.
@@ -370,7 +176,7 @@ class LabelRegression:
         self._features[others] = torch.from_numpy(whitened)
         self._start = torch.from_numpy(root.T @ weights.numpy())
         errors = p.clone()
-        errors[torch.arange(len(p)), labels_of(made.design, layout)] -= 1.0
+        errors[torch.arange(len(p)), labels_of(samples.design, layout)] -= 1.0
         few = range(0, x.shape[0], _FEW_AT_ONCE // 8)
         norms = [np.linalg.norm(x[i : i + few.step] @ whitened, axis=1) for i in few]
         lengths = torch.from_numpy(np.concatenate(norms))
@@ -421,16 +227,18 @@ class LabelRegression:
         """Return how closely labels follow the shares by which they were drawn."""
         if self._made.before is not None:
             return 1.0
-        made = self._shares(weights)
+        shares = self._shares(weights)
         later = range(len(rounds) // 2, len(rounds))
-        gaps = [self._gap(rounds[i]["agreement"], self._corrected(rounds[:i])) for i in later]
-        wanted = float(made.square().sum(dim=1).mean()) + sum(gaps) / max(len(gaps), 1)
+        # By how much real records agree with weights more than records do whose labels are drawn by them.
+        drawn = [float(self._shares(self._corrected(rounds[:i])).square().sum(dim=1).mean()) for i in later]
+        gaps = [float(rounds[i]["agreement"].sums) / self._n - share for i, share in zip(later, drawn, strict=True)]
+        wanted = float(shares.square().sum(dim=1).mean()) + sum(gaps) / max(len(gaps), 1)
         # Without noise a difference of a thousandth counts as none.
         doubt = sum((rounds[i]["agreement"].deviation / self._n) ** 2 for i in later) / max(len(gaps), 1) ** 2 + 1e-6
 
         def agreement(closeness: float) -> float:
             progress.advance()
-            return float((self._levelled(weights, closeness)[0] * made).sum(dim=1).mean())
+            return float((self._levelled(weights, closeness)[0] * shares).sum(dim=1).mean())
 
         with pace.stage("finding how closely the label follows", _PLACES + _SEARCHED) as progress:
             if agreement(0.0) >= wanted:
@@ -481,15 +289,6 @@ class LabelRegression:
         """Return what weights (d, labels) say of made-up records, (N, labels)."""
         return added_up(self._records, self._crossed.wide, self._features @ weights)
 
-    def _gap(self, measured: Measured, weights: Tensor) -> float:
-        """Return by how much real records agree with weights more than records do whose labels are drawn by them."""
-        return float(measured.sums) / self._n - float(self._shares(weights).square().sum(dim=1).mean())
-
-
-def labels_of(records: Encoded, layout: Layout) -> Tensor:
-    """Return the label of each record, (B,) int64."""
-    return torch.from_numpy(records.codes[:, layout.label].astype(np.int64))
-
 
 def fit_softmax(x: np.ndarray | scipy.sparse.csr_array, shares: Tensor, ridge: float) -> Tensor:
     """Fit weights (d, labels) of softmax regression on shares of labels; the penalty is ridge / 2 times their squares.
@@ -511,3 +310,141 @@ def fit_softmax(x: np.ndarray | scipy.sparse.csr_array, shares: Tensor, ridge: f
         options = {"maxcor": 20, "maxiter": 200, "gtol": 1e-7, "ftol": 1e-12}
         found = minimize(loss, np.zeros(x.shape[1] * shares.shape[1]), method="L-BFGS-B", jac=True, options=options)
     return torch.from_numpy(found.x.reshape(x.shape[1], -1))
+
+
+# The ridge of the regression, for 10,000 records that the mixture makes up: from 0.0002 to 0.005 scores are level.
+_RIDGE = 1e-3
+
+
+@dataclass(frozen=True)
+class LabelRecipe(Recipe):
+    """A few accesses, after which the label of a mixture is drawn given all other columns (`LabelRegression`).
+
+    Nothing besides the columns counts. Components of a network are clusters, which labels help to make, so a label that
+    followed its component would be told twice: by the columns, and by what made them.
+
+    Args:
+        mixture: the mixture, of any network whose records take a label (`models.labelled.takes_label`); public.
+        n: the declared number of records.
+        sharpness: factor of the differences of logits; above 1 labels are more predictable than real ones.
+        seed: seed of the records that the mixture makes up; public.
+
+    Guarantee:
+        See `Recipe.measure`: a record's part of the gradient is shortened to a bound that follows from records that the
+        mixture makes up.
+
+    Raises:
+        ValueError: for a mixture of other records, an n below 1, or a sharpness outside 0.1 to 100; Diverged for a mixture
+            that is not finite.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.schema_file import schema_of
+        >>> from lightning_dpgen.models.forests import StackedProducts
+        >>> schema = schema_of({"label": "ill", "columns": {"smoker": {"type": "boolean"}, "ill": {"type": "boolean"}}})
+        >>> recipe = LabelRecipe(Mixture(StackedProducts(schema, 2), torch.ones(2)), n=1000)
+        >>> [(spec.stage, spec.count, spec.share) for spec in recipe.specs(0.3)]
+        [('labels', 4, 0.3)]
+    """
+
+    mixture: Mixture
+    n: int
+    sharpness: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_sharpness("sharpness", self.sharpness)
+        check_seed(self.seed)
+        # Records that take no label are refused here.
+        LabelledNetwork(self.mixture.network)
+        self.mixture.check_finite()
+
+    @property
+    def k(self) -> int:
+        """The number of components."""
+        return self.mixture.network.k
+
+    @property
+    def workloads(self) -> tuple[Workload, ...]:
+        """The accesses of the label."""
+        return (label_workload(self.n, 1.0, agreement=False),)
+
+    def statistics(self, stage: str, state: State) -> Mapping[str, Statistic]:
+        """Return `gradient`, at the weights that have been reached."""
+        return self._regression.statistics(state.get(stage, ()))
+
+    def warnings(self, plan: Plan) -> list[str]:
+        """Return none: a gradient that is nothing but noise is shrunk to what the mixture says."""
+        return []
+
+    def fitted(self, state: State) -> Mixture:
+        """Draw the label of the mixture as these measurements say; see `Recipe.fitted`.
+
+        The run that has paid for the label is that of the result if it has paid for the network, too; else it is not known.
+        """
+        found = super().fitted(state)
+        return Mixture(found.network, found.weights, found.run if found.run == self.mixture.run else "", self.mixture.init)
+
+    def _mixture(self, state: State) -> Mixture:
+        return self._regression.labelled(self.mixture, state[LABELS], self.sharpness)
+
+    @cached_property
+    def _regression(self) -> LabelRegression:
+        return LabelRegression(self.mixture.network.schema.layout, made_up(self.mixture, self.seed), self.n, _RIDGE)
+
+
+# Columns determine the label where they leave so little of the doubt about it, as the mixture says.
+_DOUBT = 0.1
+
+
+def made_up_by_forests(mixture: Mixture, seed: int) -> MadeUp:
+    """Let a mixture of forests make up records, whose labels follow components besides their columns.
+
+    The shares of labels given the other columns are known, and so are those of all records. Where the columns determine
+    the label, what the mixture says of it is kept: a regression could not say it.
+    """
+    layout, network = mixture.network.schema.layout, mixture.network
+    samples = made_up(mixture, seed, follow=True)
+    level, parent = mixture.weights.double().clamp(min=1e-30).log(), network.parents[layout.label]
+    before = _OfColumns(layout, network.log_evidence, level, network.label_table, parent)
+    label_shares = before.shares(samples.records)
+    shares = label_shares.mean(dim=0).clamp(min=LEAST)
+    determined = _doubt(label_shares) <= _DOUBT * _doubt(shares[None])
+    return replace(samples, given=label_shares, shares=shares, before=before if determined else None)
+
+
+@dataclass(frozen=True, eq=False)
+class _OfColumns:
+    """The shares of labels that a mixture gives to records by their other columns; it goes to other processes.
+
+    Args:
+        layout: the records' layout.
+        rows: (features, k) how probable components make each choice (`StackedForests.log_evidence`).
+        level: (k,) logarithms of the components' weights.
+        labels: (choices of the parent, k, labels) the shares of labels in components (`StackedForests.label_table`).
+        parent: the group from which the label follows, or -1.
+    """
+
+    layout: Layout
+    rows: Tensor
+    level: Tensor
+    labels: Tensor
+    parent: int
+
+    def shares(self, records: Encoded) -> Tensor:
+        """Return the shares (B, labels) of records."""
+        probable = whole_shares(added_up(records, self.layout, self.rows) + self.level)
+        shares = torch.zeros(len(records), self.labels.shape[2], dtype=torch.float64)
+        for row, labels in enumerate(self.labels):
+            own = torch.from_numpy(records.codes[:, self.parent] == row) if self.parent >= 0 else slice(None)
+            shares[own] = mixed_shares(probable[own], labels)
+        return shares
+
+    def __call__(self, records: Encoded) -> Tensor:
+        """Return the same, none of them 0."""
+        return self.shares(records).clamp(min=LEAST)
+
+
+def _doubt(shares: Tensor) -> float:
+    """Return how often two draws from the same shares (N, labels) differ."""
+    return 1.0 - float(shares.square().sum(dim=1).mean())

@@ -63,17 +63,17 @@ def contrasts(shares: np.ndarray, ordered: int) -> Contrasts | None:
     shares = np.maximum(shares, _SEEN)
     ordered = ordered if ordered >= _SHORTEST else 0
     others = len(shares) - ordered
-    told = min(others, len(shares) - 1) if others <= _FEW else 0
-    found = np.zeros((len(shares), 0))
+    told_apart = min(others, len(shares) - 1) if others <= _FEW else 0
+    functions = np.zeros((len(shares), 0))
     if ordered:
         inside = shares[:ordered]
         ranks = 2.0 * (inside.cumsum() - inside / 2.0) / inside.sum() - 1.0
         of_ranks = _orthogonal(np.vander(ranks, min(_DEGREE + 1, ordered), increasing=True)[:, 1:], inside)
-        found = np.concatenate([of_ranks, np.zeros((others, of_ranks.shape[1]))])
-    if told:
-        of_others = _orthogonal(np.eye(len(shares))[:, len(shares) - told :], shares)
-        found = np.concatenate([found[:, :_TREND], of_others, found[:, _TREND:]], axis=1)
-    return Contrasts(found, min(_TREND, ordered) + told) if found.shape[1] else None
+        functions = np.concatenate([of_ranks, np.zeros((others, of_ranks.shape[1]))])
+    if told_apart:
+        of_others = _orthogonal(np.eye(len(shares))[:, len(shares) - told_apart :], shares)
+        functions = np.concatenate([functions[:, :_TREND], of_others, functions[:, _TREND:]], axis=1)
+    return Contrasts(functions, min(_TREND, ordered) + told_apart) if functions.shape[1] else None
 
 
 def _orthogonal(functions: np.ndarray, shares: np.ndarray) -> np.ndarray:
@@ -155,7 +155,7 @@ class NoisyPair:
         """Estimate the shares by the estimator that fits best.
 
         Noise is split off, so that estimates from one part are judged by the other one, whose noise is independent (data
-        fission, Leiner et al. 2023; see `measure.splitting`). Tables of two groups are of different kinds: of few
+        fission, Leiner et al. 2023; see `workload.split_noise`). Tables of two groups are of different kinds: of few
         directions, of few cells, of one cell for each choice, or smooth, and each kind has its estimator.
 
         Args:
@@ -169,12 +169,12 @@ class NoisyPair:
             drawn = noise * random.standard_normal(pair.counts.shape)
             held_out = pair.counts - drawn / _PART
             seen = replace(pair, counts=pair.counts + _PART * drawn, deviation=noise * math.hypot(1.0, _PART))
-            for own in estimates:
-                made = total * own(seen)
-                error = float(np.square(made - held_out).sum())
-                gains[own] += (float(np.square(alone - held_out).sum()) - error) / _SPLITS
-                errors[own] += error / _SPLITS
-                far[own] += float(np.linalg.norm(made - alone)) / _SPLITS
+            for estimator in estimates:
+                estimated = total * estimator(seen)
+                error = float(np.square(estimated - held_out).sum())
+                gains[estimator] += (float(np.square(alone - held_out).sum()) - error) / _SPLITS
+                errors[estimator] += error / _SPLITS
+                far[estimator] += float(np.linalg.norm(estimated - alone)) / _SPLITS
         best = max(gains, key=gains.__getitem__)
         # The noise of a gain has twice the deviation of what is held out on average, times how far estimates are apart.
         deviation = noise * math.sqrt(1.0 + 1.0 / (_PART**2 * _SPLITS))
@@ -182,7 +182,7 @@ class NoisyPair:
         precision = 1.0
         if pair.by is not None and best is _by_contrasts:
             # In units of the variance of noise, summed over cells: the variance of the coefficients, and the squared bias.
-            variance, cells = math.prod(own.values.shape[1] for own in pair.by), pair.counts.size
+            variance, cells = math.prod(estimator.values.shape[1] for estimator in pair.by), pair.counts.size
             bias = errors[best] / noise**2 - (1.0 + _PART**-2) * cells - (1.0 + _PART**2) * variance
             precision = min(max(1.0, cells / (variance + max(bias, 0.0))), _MOST_PRECISE)
         return PairShares(best(pair), sure, precision)
@@ -195,7 +195,7 @@ def estimate_pairs(tables: NoisyTables, shares: list[np.ndarray], seed: int) -> 
         shares: of the choices of each group (`NoisyTables.shares`).
         seed: public.
     """
-    found = {}
+    estimates = {}
     # Matrices are small: threads would wait for each other most of the time.
     with threadpool_limits(1, "blas"):
         for number, groups in pace.counted("estimating pairs", [*enumerate(tables.of_all.pairs)]):
@@ -205,8 +205,8 @@ def estimate_pairs(tables: NoisyTables, shares: list[np.ndarray], seed: int) -> 
             if plain or evidence > _CERTAIN:
                 own = pair.estimate(np.random.default_rng((seed, number)))
                 if own.sure > (0.0 if plain else _SURE):
-                    found[groups] = own
-    return found
+                    estimates[groups] = own
+    return estimates
 
 
 def records_to_show(choices: tuple[int, int], deviation: float, total: float) -> float:
@@ -253,11 +253,11 @@ def _shrunk(pair: NoisyPair, shares: np.ndarray) -> np.ndarray:
     low, high = differences.shape
     ratio, unit = low / high, pair.deviation * math.sqrt(high)
     # Squares of singular values are enough, since those near 0 are left out.
-    squares, left = np.linalg.eigh(differences @ differences.T / unit**2)
+    squares, directions = np.linalg.eigh(differences @ differences.T / unit**2)
     kept = squares > (1.0 + math.sqrt(ratio)) ** 2
-    squares, left = squares[kept], left[:, kept]
+    squares, directions = squares[kept], directions[:, kept]
     factors = np.sqrt(np.maximum((squares - ratio - 1.0) ** 2 - 4.0 * ratio, 0.0)) / squares
-    cells = (left * factors) @ (left.T @ differences)
+    cells = (directions * factors) @ (directions.T @ differences)
     cells = expected + (cells if cells.shape == expected.shape else cells.T)
     return fitted_to(np.maximum(cells, 1e-3 * expected + 1e-9) / pair.total, pair.rows, pair.columns)
 

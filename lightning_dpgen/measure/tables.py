@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from lightning_dpgen.common import pace
 from lightning_dpgen.common.plain_text import listed, say_count
-from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.crossings import (
     CHOSEN,
@@ -33,18 +32,21 @@ from lightning_dpgen.measure.first_draw import put_shares_right
 from lightning_dpgen.measure.forest_edges import MOST_CELLS, Forest
 from lightning_dpgen.measure.forest_errors import MOST_IN_SET
 from lightning_dpgen.measure.forest_fit import fit_forest
-from lightning_dpgen.measure.found_rules import broken_pairs, find_rules, with_rules
-from lightning_dpgen.measure.labels import LABELS, LabelRegression, MadeUp, check_sharpness, label_workload, made_up
+from lightning_dpgen.measure.labels import (
+    LABELS,
+    LabelRegression,
+    MadeUp,
+    check_sharpness,
+    label_workload,
+    made_up_by_forests,
+)
 from lightning_dpgen.measure.pair_estimates import records_to_show
-from lightning_dpgen.measure.pair_tables import NoisyTables
-from lightning_dpgen.measure.recipe import LEARNING, Recipe
-from lightning_dpgen.measure.splitting import split_noise
+from lightning_dpgen.measure.pair_tables import NoisyTables, broken_pairs, find_rules, total_of, with_rules
+from lightning_dpgen.measure.recipe import LEARNING, Recipe, lost_columns, what_to_leave_out
 from lightning_dpgen.measure.statistics import Marginals, Statistic
-from lightning_dpgen.measure.whole_shares import mixed_shares, whole_shares
-from lightning_dpgen.measure.workload import Measured, State, Workload, check_share
-from lightning_dpgen.models.crossings import Crossing
+from lightning_dpgen.measure.workload import Measured, State, Workload, check_share, split_noise
 from lightning_dpgen.models.forests import StackedForests
-from lightning_dpgen.models.labelled import LEAST, added_up, takes_label
+from lightning_dpgen.models.labelled import Crossing, takes_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed
 from lightning_dpgen.privacy.plan import Plan
@@ -62,8 +64,6 @@ _PART = 0.7
 # Bytes of a fit, as measured: in any case, for each cell of the tables, which are there several times while their noise is
 # split, and at most for each component and cell of neighbours in trees, and of sets of three groups or more.
 _BYTES_ANYWAY, _BYTES_OF_CELL, _BYTES_IN_TREES, _BYTES_IN_SETS = 200 << 20, 60, 8, 16
-# Columns determine the label where they leave so little of the doubt about it, as the mixture says.
-_DOUBT = 0.1
 
 
 @dataclass(frozen=True)
@@ -185,14 +185,12 @@ class TableRecipe(Recipe):
 
     def deviation_of_asked(self, plan: Plan) -> float:
         """Return the standard deviation of the noise of a count of the sets that are asked for."""
-        return plan.stage(TABLES).access.multipliers[ASKED] * self.tables[ASKED].bound * plan.max_rows
+        return self._deviation(plan, ASKED)
 
     def _warning_of_asked(self, plan: Plan) -> str | None:
-        if not self.asked:
-            return None
-        deviation, names = self.deviation_of_asked(plan), list(self.schema.choices)
-        counted = zip(self.asked, self.cells_asked, strict=True)
-        noisy = {own: cells for own, cells in counted if cells * deviation > self.n}
+        deviation = self.deviation_of_asked(plan) if self.asked else 0.0
+        counted, names = zip(self.asked, self.cells_asked, strict=True), list(self.schema.choices)
+        noisy = {groups: cells for groups, cells in counted if cells * deviation > self.n}
         if not noisy:
             return None
         largest = max(noisy, key=noisy.__getitem__)
@@ -251,7 +249,6 @@ class TableRecipe(Recipe):
         )
 
     def _mixture(self, state: State) -> Mixture:
-        """Fit the mixture to these tables, with the label that follows from its accesses."""
         mixture = self._fitted(state)[0]
         if not self.label_share:
             return mixture
@@ -290,10 +287,10 @@ class TableRecipe(Recipe):
     def _noisy(self, tables: Mapping[str, Marginals], measured: Mapping[str, Measured]) -> NoisyTables:
         """Return what was found of each group, and of each two."""
         by_label, counts = int(self.by_label), {"singles": {}, "pairs": {}}
-        for name, own in measured.items():
+        for name, measurement in measured.items():
             if name == ASKED:
                 continue
-            for groups, table in zip(tables[name].tables, tables[name].tables_of(own.sums), strict=True):
+            for groups, table in zip(tables[name].tables, tables[name].tables_of(measurement.sums), strict=True):
                 counts[name][groups[by_label:]] = table.numpy() if by_label else table.numpy()[None]
         noisy = NoisyTables(
             singles={group: table for (group,), table in counts["singles"].items()},
@@ -305,31 +302,33 @@ class TableRecipe(Recipe):
             ordered=self.schema.layout.ordered,
         )
         if self.asked:
-            own = measured[ASKED]
-            asked = dict(zip(self.asked, (table.numpy() for table in tables[ASKED].tables_of(own.sums)), strict=True))
+            measurement = measured[ASKED]
+            asked = dict(
+                zip(self.asked, (table.numpy() for table in tables[ASKED].tables_of(measurement.sums)), strict=True)
+            )
             for groups, table in asked.items():
-                noisy = noisy.sharpened(groups, table, own.deviation)
+                noisy = noisy.sharpened(groups, table, measurement.deviation)
             # A label that is drawn last follows from its regression.
             last = self.schema.layout.label if self.label_share else None
             sets = {groups: table for groups, table in asked.items() if len(groups) > 2 and last not in groups}
-            noisy = replace(noisy, sets=sets, set_deviation=own.deviation)
+            noisy = replace(noisy, sets=sets, set_deviation=measurement.deviation)
         return noisy
 
     def _fitted(self, state: State) -> tuple[Mixture, MadeUp | None]:
         tables, measured = self._measured(state)
         if self._last.get("to") != [id(own) for own in measured.values()]:
             with pace.stage(LEARNING):
-                mixture, made = self._fit(tables, measured)
+                mixture, samples = self._fit(tables, measured)
             # The measurements are kept beside the fit, so that no others can get their ids.
             self._last.clear()
-            self._last.update(to=[id(own) for own in measured.values()], kept=measured, fitted=(mixture, made))
+            self._last.update(to=[id(own) for own in measured.values()], kept=measured, fitted=(mixture, samples))
         return self._last["fitted"]
 
     def _possible(self, state: State) -> list[Crossing]:
         """Return all crossings among which some are chosen."""
-        made = self._fitted(state)[1]
+        samples = self._fitted(state)[1]
         if "possible" not in self._last:
-            self._last["possible"] = possible_crossings(self.schema, made.records)
+            self._last["possible"] = possible_crossings(self.schema, samples.records)
         return self._last["possible"]
 
     def _left(self, state: State) -> tuple[list[int], list[int]]:
@@ -355,22 +354,22 @@ class TableRecipe(Recipe):
         """Return the crossings that have been chosen and explain enough."""
         if not state.get(EVIDENCE):
             return []
-        possible, known, made = self._possible(state), self._known(state), self._fitted(state)[1].records
-        total, found = total_of(*self._measured(state)), []
+        possible, known, samples = self._possible(state), self._known(state), self._fitted(state)[1].records
+        total, chosen = total_of(*self._measured(state)), []
         for place, score in zip(self._left(state)[0], state[EVIDENCE][0]["scores"].sums.tolist(), strict=True):
-            chance = explained_by_chance(possible[place], made, known[place], total)
+            chance = explained_by_chance(possible[place], samples, known[place], total)
             if score / total > EFFECT + chance:
-                found.append(possible[place])
-        return found
+                chosen.append(possible[place])
+        return chosen
 
     def _regression(self, state: State, crossings: Sequence[Crossing]) -> LabelRegression:
         """Return the regression of the label, with these crossings."""
-        _, made = self._fitted(state)
+        _, samples = self._fitted(state)
         if self._last.get("crossings") != crossings:
             tables, measured = self._measured(state)
             total = total_of(tables, measured)
             ridge = max(_RIDGE * (measured["singles"].deviation / total) ** 2, _LEAST)
-            regression = LabelRegression(self.schema.layout, made, total, ridge, crossings)
+            regression = LabelRegression(self.schema.layout, samples, total, ridge, crossings)
             self._last.update(crossings=crossings, regression=regression)
         return self._last["regression"]
 
@@ -395,12 +394,12 @@ class TableRecipe(Recipe):
         network.tilts.copy_(fit.tilts)
         for table, shares in zip(network.tables, fit.tables, strict=True):
             table.copy_(shares)
-        mixture, made = Mixture(network, fit.weights), None
+        mixture, samples = Mixture(network, fit.weights), None
         put_shares_right(mixture, forest.shares, {layout.label} if self.label_share else ())
         if self.label_share:
             with pace.stage("looking at the label in made-up records"):
-                made = _made_up(mixture, self.seed)
-        return mixture, made
+                samples = made_up_by_forests(mixture, self.seed)
+        return mixture, samples
 
 
 def pays_by_label(layout: Layout, strength: float) -> bool:
@@ -424,108 +423,3 @@ def pays_by_label(layout: Layout, strength: float) -> bool:
     if labels * sum(pairs) > _MOST_BY_LABEL:
         return False
     return strength * math.sqrt(len(pairs)) > _WORTH * labels**1.5 * sum(pairs)
-
-
-class LostColumns(str):
-    """A warning of columns that would be nothing but noise.
-
-    Attributes:
-        names: of the columns.
-    """
-
-    names: list[str]
-
-
-def lost_columns(schema: Schema, noise: Mapping[int, float], n: int) -> LostColumns | None:
-    """Return which columns would be nothing but noise, whose values have fewer records on average than counts have noise.
-
-    Args:
-        noise: by group, the standard deviation of what all counts together tell of one of its choices.
-        n: the declared number of records.
-    """
-    sizes, names = schema.layout.groups, list(schema.choices)
-    lost = [group for group, own in noise.items() if sizes[group] * own > n]
-    if not lost:
-        return None
-    worst = max(lost, key=lambda group: sizes[group] * noise[group])
-    text = LostColumns(
-        f"{say_count(len(lost), 'column')} would be nothing but noise ({listed(names[group] for group in lost)}): a value "
-        f"of {names[worst]} has {n / sizes[worst]:,.1f} records on average, and its count noise of standard deviation "
-        f"{noise[worst]:,.1f}; put rare values together, cut numbers into fewer bins, or leave columns out"
-    )
-    text.names = [names[group] for group in lost]
-    return text
-
-
-def what_to_leave_out(schema: Schema) -> str:
-    """Advise a user whose table has too many cells, naming the columns of most values."""
-    named_groups = enumerate(zip(schema.choices, schema.layout.groups, strict=True))
-    sizes = {name: size for group, (name, size) in named_groups if group != schema.layout.label}
-    named = listed(f"{name} ({sizes[name]})" for name in sorted(sizes, key=lambda name: -sizes[name])[:3])
-    return (
-        f"cut numbers into fewer bins, or leave out columns of little use (type: drop), first those of most values: {named}"
-    )
-
-
-def _made_up(mixture: Mixture, seed: int) -> MadeUp:
-    """Let a mixture of forests make up records, whose labels follow components besides their columns.
-
-    The shares of labels given the other columns are known, and so are those of all records. Where the columns determine
-    the label, what the mixture says of it is kept: a regression could not say it.
-    """
-    layout, network = mixture.network.schema.layout, mixture.network
-    made = made_up(mixture, seed, follow=True)
-    level, parent = mixture.weights.double().clamp(min=1e-30).log(), network.parents[layout.label]
-    before = _OfColumns(layout, network.log_evidence, level, network.label_table, parent)
-    found = before.shares(made.records)
-    shares = found.mean(dim=0).clamp(min=LEAST)
-    determined = _doubt(found) <= _DOUBT * _doubt(shares[None])
-    return replace(made, given=found, shares=shares, before=before if determined else None)
-
-
-@dataclass(frozen=True, eq=False)
-class _OfColumns:
-    """The shares of labels that a mixture gives to records by their other columns; it goes to other processes.
-
-    Args:
-        layout: the records' layout.
-        rows: (features, k) how probable components make each choice (`StackedForests.log_evidence`).
-        level: (k,) logarithms of the components' weights.
-        labels: (choices of the parent, k, labels) the shares of labels in components (`StackedForests.label_table`).
-        parent: the group from which the label follows, or -1.
-    """
-
-    layout: Layout
-    rows: Tensor
-    level: Tensor
-    labels: Tensor
-    parent: int
-
-    def shares(self, records: Encoded) -> Tensor:
-        """Return the shares (B, labels) of records."""
-        probable = whole_shares(added_up(records, self.layout, self.rows) + self.level)
-        shares = torch.zeros(len(records), self.labels.shape[2], dtype=torch.float64)
-        for row, labels in enumerate(self.labels):
-            own = torch.from_numpy(records.codes[:, self.parent] == row) if self.parent >= 0 else slice(None)
-            shares[own] = mixed_shares(probable[own], labels)
-        return shares
-
-    def __call__(self, records: Encoded) -> Tensor:
-        """Return the same, none of them 0."""
-        return self.shares(records).clamp(min=LEAST)
-
-
-def _doubt(shares: Tensor) -> float:
-    """Return how often two draws from the same shares (N, labels) differ."""
-    return 1.0 - float(shares.square().sum(dim=1).mean())
-
-
-def total_of(statistics: Mapping[str, Marginals], measured: Mapping[str, Measured]) -> float:
-    """Estimate the number of records from all tables, weighted by their inverse variance."""
-    said, trust = 0.0, 0.0
-    for name, tables in statistics.items():
-        variance = max(measured[name].deviation, 1e-9) ** 2
-        for counts in tables.tables_of(measured[name].sums):
-            said += float(counts.sum()) / (variance * counts.numel())
-            trust += 1.0 / (variance * counts.numel())
-    return max(said / trust, 1.0)

@@ -1,4 +1,4 @@
-"""Statistics that are measured together, from one access, and the results."""
+"""Statistics that are measured together, from one access, and the results, which can be split into two."""
 
 from __future__ import annotations
 
@@ -78,10 +78,8 @@ class Workload:
     units: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        weighed = (
-            isinstance(self.noise_shares, Mapping) and self.noise_shares and all(map(_positive, self.noise_shares.values()))
-        )
-        if not weighed:
+        weights = self.noise_shares
+        if not (isinstance(weights, Mapping) and weights and all(map(_positive, weights.values()))):
             raise ValueError(
                 f"stage {self.stage!r}: noise_shares={self.noise_shares}, expected a positive number for each statistic"
             )
@@ -108,11 +106,7 @@ class Workload:
         )
 
     def check_units(self, plan: Plan) -> None:
-        """Refuse a plan whose noise has more units than are drawn, before anything is spent.
-
-        Raises:
-            ValueError: naming the noise.
-        """
+        """Raise ValueError for a plan whose noise has more units than are drawn, before anything is spent."""
         multipliers = plan.stage(self.stage).access.multipliers
         for name in self.noise_shares.keys() & self.units:
             check_steps(f"{self.stage}: {name}", multipliers[name] * self.units[name] * plan.max_rows)
@@ -152,7 +146,9 @@ class Workload:
         self.check(statistics, records, component, account)
         # Slow work is done before the access, which an interrupt would lose.
         if isinstance(records, InBlocks):
-            sums_of = _sums_in_blocks(statistics, records, component)
+            function = StatisticSums(statistics, component)
+            # Sums that were kept are those of the same statistics.
+            sums_of = records.reduce(function, of=hashlib.blake2b(pickle.dumps(function), digest_size=16).hexdigest())
         else:
             sums_of = {name: statistic.of_all(records, component) for name, statistic in statistics.items()}
         exact = {name: torch.as_tensor(sums).detach().clone() for name, sums in sums_of.items()}
@@ -164,7 +160,7 @@ class Workload:
                     f"{shape}, that of the statistic, and torch.int64: whole multiples of its unit"
                 )
             check_multiples(f"statistic {name}", sums)
-        found = {}
+        measured = {}
         with account.open(self.stage, of=records) as access:
             for name, sums in exact.items():
                 bound, unit = statistics[name].bound, statistics[name].unit
@@ -175,8 +171,8 @@ class Workload:
                 else:
                     released = rounded_gaussian(access, name, scores, unit=unit, sensitivity=bound)
                     deviation = access.access.multipliers[name] * bound * access.max_rows
-                found[name] = Measured(released, deviation, account.ledger.run)
-        return found
+                measured[name] = Measured(released, deviation, account.ledger.run)
+        return measured
 
     def check(
         self,
@@ -244,12 +240,6 @@ class StatisticSums:
         return {name: statistic.of_all(records, component) for name, statistic in self._statistics.items()}
 
 
-def _sums_in_blocks(statistics: Mapping[str, Statistic], records: InBlocks, component: Components) -> dict[str, Tensor]:
-    function = StatisticSums(statistics, component)
-    # Sums that were kept are those of the same statistics.
-    return records.reduce(function, of=hashlib.blake2b(pickle.dumps(function), digest_size=16).hexdigest())
-
-
 def _check_components(component: object, count: int, statistics: Mapping[str, Statistic]) -> None:
     if not isinstance(component, Tensor):
         raise ValueError(f"component: {type(component).__name__}, expected a tensor of int64, one for each record")
@@ -267,14 +257,41 @@ def _positive(value: object) -> bool:
 
 
 def check_share(name: str, share: object, *, none: bool = False) -> None:
-    """Raise ValueError unless a share is above 0 and below 1.
-
-    Args:
-        none: whether 0 is fine, too.
-
-    Raises:
-        ValueError: naming it.
-    """
+    """Raise ValueError, naming it, unless a share is above 0 and below 1; with `none` 0 is fine, too."""
     if not (_positive(share) and share < 1.0) and not (none and share == 0 and not isinstance(share, bool)):
         expected = "a number from 0, below 1" if none else "a number above 0, below 1"
         raise ValueError(f"{name}={share!r}: expected {expected}")
+
+
+def split_noise(
+    measured: Mapping[str, Measured], part: float, seed: int, chance: Mapping[str, Tensor] | None = None
+) -> tuple[dict[str, Measured], dict[str, Measured]]:
+    """Split noisy sums into two of the same records, whose noise is independent. Post-processing.
+
+    A fit to the first is judged by its distance from the second, as by records that are held out (data fission, Leiner et
+    al. 2023). With noise n of deviation d and z drawn anew from the same distribution, the sums are moved by ``part z`` and
+    by ``-z / part``. Then ``n + part z`` and ``n - z / part`` are both normal, and their covariance is ``d^2 - d^2 = 0``.
+
+    Args:
+        measured: noisy sums by name; those without noise are in both as they are.
+        part: the deviation that is added to the first, in units of d.
+        seed: public.
+        chance: variances of the sums beside that of their noise, by name, where these are to be split, too: records are a
+            sample, and a fit that repeats its chance is not better. Chance that several sums share is split in each alone.
+
+    Returns:
+        Measurements of deviation ``d sqrt(1 + part^2)``, and of ``d sqrt(1 + part^-2)``.
+
+    Example:
+        >>> one, other = split_noise({"items": Measured(torch.zeros(3, dtype=torch.float64), 4.0)}, 0.75, seed=0)
+        >>> one["items"].deviation, round(other["items"].deviation, 3)
+        (5.0, 6.667)
+    """
+    generator = torch.Generator().manual_seed(seed)
+    seen, held_out = {}, {}
+    for name, noisy in measured.items():
+        variance = noisy.deviation**2 + (0.0 if chance is None else chance[name])
+        drawn = variance**0.5 * torch.randn(noisy.sums.shape, dtype=torch.float64, generator=generator)
+        seen[name] = Measured(noisy.sums + part * drawn, noisy.deviation * (1.0 + part**2) ** 0.5, noisy.run)
+        held_out[name] = Measured(noisy.sums - drawn / part, noisy.deviation * (1.0 + part**-2) ** 0.5, noisy.run)
+    return seen, held_out

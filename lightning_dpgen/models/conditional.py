@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, smallest_integer
-from lightning_dpgen.models.forests import StackedForests, forest_order
+from lightning_dpgen.models.forests import StackedForests, StackedProducts, forest_order
 from lightning_dpgen.models.labelled import LEAST, LabelledNetwork, added_up, without_label
 from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork
 from lightning_dpgen.models.outputs import chosen
-from lightning_dpgen.models.products import StackedProducts
 
 # A choice that never follows counts as so likely: what is given may be what the model never makes.
 _LEAST = 1e-30
@@ -116,15 +115,15 @@ class ConditionalSampler:
         shares = torch.softmax(self._label_logits(codes, component), dim=1)
         kept = self._uniform(len(rows), generator) < (shares * may).sum(dim=1)
         codes[:, self._layout.label] = chosen(shares * may, self._uniform(len(rows), generator))
-        left = torch.nonzero(~kept).flatten()
-        if len(left):
+        waiting = torch.nonzero(~kept).flatten()
+        if len(waiting):
             # The most probable label of what was not kept is the one to compare with.
-            others = (shares - may)[left].argmax(dim=1)
-            every = torch.stack([rows[left], others], dim=1)
+            others = (shares - may)[waiting].argmax(dim=1)
+            every = torch.stack([rows[waiting], others], dim=1)
             cases, which = torch.unique(every, dim=0, return_inverse=True)
             condition = cases[:, 0]
             own = allowed[condition][:, self._layout.labels]
-            codes[left] = self._tried(free[condition], evidence[condition], own, cases[:, 1], which, generator)
+            codes[waiting] = self._tried(free[condition], evidence[condition], own, cases[:, 1], which, generator)
 
     def _tried(
         self, free: Tensor, evidence: Tensor, may: Tensor, others: Tensor, rows: Tensor, generator: torch.Generator
@@ -140,11 +139,11 @@ class ConditionalSampler:
                 labels (conditions, labels) that are allowed, and one to compare with.
             rows: (n,) the condition of each record.
         """
-        own, single = may.argmax(dim=1), torch.nonzero(may.sum(dim=1) == 1.0).flatten()
+        labels, single = may.argmax(dim=1), torch.nonzero(may.sum(dim=1) == 1.0).flatten()
         power, log_cost = torch.zeros(len(may), dtype=torch.float64), evidence.logsumexp(dim=1)
         bound = torch.ones_like(power)
         for tried, least in ((0.5, 0.5), (1.0, 1.0)):
-            ratio = _Ratio(self, own[single], others[single], torch.full((len(single),), tried, dtype=torch.float64))
+            ratio = _Ratio(self, labels[single], others[single], torch.full((len(single),), tried, dtype=torch.float64))
             tilted = self._log_evidence(ratio.tilted(free[single]), ratio)
             # Crossings tilt no choice by itself: their largest factor is a part of the bound.
             most = least * ratio.most()
@@ -154,24 +153,24 @@ class ConditionalSampler:
             power[cases], bound[cases], log_cost[cases] = tried, most[better], cost[better]
             evidence = evidence.index_copy(0, cases, tilted[better])
         codes = torch.zeros(len(rows), len(self._layout.groups), dtype=torch.int64)
-        totals, left = torch.zeros(len(rows), dtype=torch.float64), torch.arange(len(rows))
+        totals, waiting = torch.zeros(len(rows), dtype=torch.float64), torch.arange(len(rows))
         for _ in range(TRIES):
-            cases = rows[left]
-            ratio = _Ratio(self, own[cases], others[cases], power[cases])
+            cases = rows[waiting]
+            ratio = _Ratio(self, labels[cases], others[cases], power[cases])
             component = self._component(evidence[cases], generator)
             tries = self._draw(ratio.tilted(free[cases]), component, generator, ratio)
             logits = self._label_logits(tries, component)
             shares = torch.softmax(logits, dim=1) * may[cases]
             chance = shares.sum(dim=1) / ratio.of(logits - self._crossed_logits(tries)) / bound[cases]
-            tries[:, self._layout.label] = chosen(shares, self._uniform(len(left), generator))
+            tries[:, self._layout.label] = chosen(shares, self._uniform(len(waiting), generator))
             # Records that are not kept were drawn less often by their chance, which their weight makes good.
             weight = chance / (1.0 - chance).clamp(min=1e-9)
-            totals[left] += weight
-            kept = self._uniform(len(left), generator) < chance
-            taken = kept | (self._uniform(len(left), generator) * totals[left] < weight)
-            codes[left[taken]] = tries[taken]
-            left = left[~kept]
-            if not len(left):
+            totals[waiting] += weight
+            kept = self._uniform(len(waiting), generator) < chance
+            taken = kept | (self._uniform(len(waiting), generator) * totals[waiting] < weight)
+            codes[waiting[taken]] = tries[taken]
+            waiting = waiting[~kept]
+            if not len(waiting):
                 break
         return codes
 
@@ -194,11 +193,11 @@ class ConditionalSampler:
     def _crossed_logits(self, codes: Tensor) -> Tensor:
         """Return the part (n, labels) of `_label_logits` that is of crossings."""
         cells, start = self._crossed(self._encoded(codes)).codes[:, codes.shape[1] :], self._layout.width
-        found = torch.zeros(len(codes), self._labels.label_weights.shape[1], dtype=torch.float64)
+        logits = torch.zeros(len(codes), self._labels.label_weights.shape[1], dtype=torch.float64)
         for own, crossing in zip(cells.T, self._crossed.crossings, strict=True):
             rows = self._labels.label_weights[start : start + crossing.cells].double()
-            found, start = found + rows[torch.from_numpy(own.astype(np.int64))], start + crossing.cells
-        return found
+            logits, start = logits + rows[torch.from_numpy(own.astype(np.int64))], start + crossing.cells
+        return logits
 
     def _component(self, evidence: Tensor, generator: torch.Generator) -> Tensor:
         """Draw a component (n,) by logarithms (n, likely components)."""
@@ -206,20 +205,20 @@ class ConditionalSampler:
 
     def _log_evidence(self, allowed: Tensor, ratio: _Ratio | None = None) -> Tensor:
         """Return the logarithms (rows, likely components) of each one's weight and of its chance of what is allowed."""
-        found = self._weights.repeat(len(allowed), 1)
+        evidence = self._weights.repeat(len(allowed), 1)
         spans, trees = self._layout.spans, allowed.clone()
         for group, span in enumerate(spans):
             if self._alone[group] and not (ratio is not None and group == self._layout.label):
                 shares = self._factors[self._likely, span] * self._tables[group] / self._sums[group][self._likely]
-                found += (allowed[:, span] @ shares.T).log()
+                evidence += (allowed[:, span] @ shares.T).log()
                 trees[:, span] = 1.0
         step = max(1, _NUMBERS // (len(self._weights) * max(self._layout.groups)))
         for start in range(0, len(allowed), step):
             rows = slice(start, start + step)
-            found[rows] += self._upward(trees[rows], None, None if ratio is None else ratio[rows])[1]
-        if not found.isfinite().all():
+            evidence[rows] += self._upward(trees[rows], None, None if ratio is None else ratio[rows])[1]
+        if not evidence.isfinite().all():
             raise Diverged("mixture: holds numbers that are not finite, or too large: it has no shares of choices")
-        return found
+        return evidence
 
     def _upward(self, allowed: Tensor, component: Tensor | None, ratio: _Ratio | None) -> tuple[dict[int, Tensor], Tensor]:
         """Send messages from leaves to roots, for each record's component (n,), or (None) for all likely ones.
@@ -302,11 +301,11 @@ class _Ratio:
     def most(self) -> Tensor:
         """Return the largest factor (n,) that crossings give."""
         weights, start = self._sampler._labels.label_weights.double(), self._sampler._layout.width
-        found = torch.zeros(len(self._own), dtype=torch.float64)
+        exponents = torch.zeros(len(self._own), dtype=torch.float64)
         for crossing in self._sampler._crossed.crossings:
             rows, start = weights[start : start + crossing.cells], start + crossing.cells
-            found += (rows[:, self._own] - rows[:, self._others]).amax(dim=0)
-        return (self._power * found).exp()
+            exponents += (rows[:, self._own] - rows[:, self._others]).amax(dim=0)
+        return (self._power * exponents).exp()
 
     def message(self, component: Tensor | None) -> Tensor:
         """Return the factor of labels for each choice of the label's parent, (n, choices), or (n, likely, choices)."""

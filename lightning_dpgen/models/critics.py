@@ -115,11 +115,11 @@ class StackedCritic(nn.Module):
         losses = self._of_real(self(lot.records, lot.offsets))
         if not self.noise:
             return losses
-        made = self._made(lot, noise)
+        generated = self._made(lot, noise)
         if self.beside:
-            losses = losses + self._of_made(self(made, lot.offsets))
+            losses = losses + self._of_made(self(generated, lot.offsets))
         if self.kind == "wgan_gp":
-            slopes = self.score.slope_of(self._between(made, lot, noise), lot.offsets)
+            slopes = self.score.slope_of(self._between(generated, lot, noise), lot.offsets)
             losses = losses + self.penalty * (slopes.square().sum(dim=1).add(_TINY).sqrt() - 1.0).square()
         return losses
 
@@ -164,12 +164,12 @@ class StackedCritic(nn.Module):
             tangent = slope * (2.0 * self.penalty * (1.0 - 1.0 / lengths))
         factors: dict[nn.Parameter, GradientFactors] = {}
         for i, layer in enumerate(layers):
-            left, right = gradients[i].view(size, count, -1), inputs[i].view(size, count, -1)
+            into, out_of = gradients[i].view(size, count, -1), inputs[i].view(size, count, -1)
             if tangent is not None:
-                right[:, -1] = tangent
+                out_of[:, -1] = tangent
             shape = tuple(layer.weight.shape[1:])
-            factors[layer.weight] = OneComponent(outer([(left, right)], shape, shape), lot.offsets)
-            factors[layer.bias] = OneComponent(Dense(left[:, :scored].sum(dim=1)), lot.offsets)
+            factors[layer.weight] = OneComponent(outer([(into, out_of)], shape, shape), lot.offsets)
+            factors[layer.bias] = OneComponent(Dense(into[:, :scored].sum(dim=1)), lot.offsets)
             if tangent is not None and i < len(layers) - 1:
                 tangent = segmented_product(tangent, layer.weight, None, lot.offsets)
                 tangent = _rectified(tangent, inputs[i + 1][count - 1 :: count])

@@ -1,4 +1,4 @@
-"""Mixtures of forests: columns that follow from each other hang on trees, which all components share and each tilts."""
+"""Mixtures of product distributions, and of forests: columns that hang on trees, which components share and each tilts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,55 @@ from lightning_dpgen.gradients.stacked_ops import components
 from lightning_dpgen.models.mixture import Diverged
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.outputs import chosen, chosen_in
+
+
+class StackedProducts(nn.Module):
+    """k components, in each of which all numbers of a record are independent.
+
+    Args:
+        schema: the public description of a record.
+        k: number of components.
+
+    Raises:
+        ValueError: for k below 1.
+
+    Example:
+        >>> from lightning_dpgen.data.pictures.schema import ImageSchema
+        >>> network = StackedProducts(ImageSchema(1, 2, levels=1), k=3)
+        >>> network.generate((0, 2, 2, 5), torch.Generator()).shape
+        torch.Size([5, 2])
+    """
+
+    kind = "product_mixture"
+
+    def __init__(self, schema: Schema, k: int) -> None:
+        check_sizes(k=k)
+        super().__init__()
+        self.schema, self.k = schema, k
+        self.register_buffer("means", torch.zeros(k, schema.layout.width))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
+        """Generate means of units and shares of choices (n, width), for records sorted by component."""
+        return self.means[components(offsets, self.means.device)]
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """Return rows (width, k), float64, the logarithms of shares of choices: see `StackedForests.log_evidence`."""
+        return self.means.double().clamp(min=1e-9).log().T
+
+    @property
+    def label_table(self) -> Tensor:
+        """Return the shares (1, k, labels) of labels, in float64."""
+        return self.means[None, :, self.schema.layout.labels].double()
+
+    def label_rows(self, records: Encoded) -> Tensor:
+        """Return 0 (B,) for each record, int64: components alone tell of its label."""
+        return torch.zeros(len(records), dtype=torch.int64)
+
 
 # A choice that a component does not have at all counts as so likely where components are compared.
 _LEAST = 1e-30
@@ -68,7 +117,6 @@ class StackedForests(nn.Module):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments of `__init__`, without schema and k."""
         return {"parents": list(self.parents)}
 
     @property
@@ -79,7 +127,7 @@ class StackedForests(nn.Module):
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
         """Generate shares of choices (n, width), for records sorted by component; a group that has children is drawn."""
         component, layout, tables = components(offsets, self.tilts.device), self.schema.layout, self.tables
-        made = torch.empty(len(component), layout.width, device=component.device)
+        record = torch.empty(len(component), layout.width, device=component.device)
         codes: dict[int, Tensor] = {}
         for group in self._order:
             span, parent = layout.spans[group], self.parents[group]
@@ -90,8 +138,8 @@ class StackedForests(nn.Module):
                 codes[group] = chosen(shares, torch.rand(len(shares), generator=generator).to(shares))
                 # Numbers that are not finite are left for the reader of a release to find.
                 shares = torch.where(shares.isfinite(), F.one_hot(codes[group], layout.groups[group]).to(shares), shares)
-            made[:, span] = shares
-        return made
+            record[:, span] = shares
+        return record
 
     def draw(self, component: Tensor, generator: torch.Generator) -> Tensor:
         """Draw the choices (n, groups), int64, of a record of each of these components (n,): on the CPU, in their order.

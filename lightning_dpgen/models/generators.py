@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +12,71 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.gradients.isolation.isolation import HiddenOffsets
+from lightning_dpgen.gradients.stacked import StackedLinear
 from lightning_dpgen.gradients.stacked_ops import components
-from lightning_dpgen.models.marginals import held_bias
 from lightning_dpgen.models.networks import PictureDecoder, StackedMLP, check_layers, check_sizes
-from lightning_dpgen.models.outputs import logits, means
-from lightning_dpgen.models.recurrent import SeriesDecoder
+from lightning_dpgen.models.outputs import held_bias, logits, means
+
+# Waves by which a cell knows the time: of the whole length, and of its half.
+_WAVES = 2
+
+
+class SeriesDecoder(nn.Module):
+    """k LSTMs: a code at each time, beside slow waves that tell the time, to the readings; the label by a linear layer.
+
+    It is trained on no record, so it need not have gradients of single ones.
+
+    Args:
+        schema: series.
+        inputs: width of the code.
+        hidden: units of a cell.
+        generator: public generator of the initial weights.
+
+    Raises:
+        ValueError: for records of another kind.
+
+    Example:
+        >>> from lightning_dpgen.data.series.schema import SeriesSchema
+        >>> network = SeriesDecoder(SeriesSchema(length=3, low=0.0, high=1.0), 2, inputs=4, hidden=5)
+        >>> network(torch.zeros(6, 4), (0, 2, 6)).shape
+        torch.Size([6, 3])
+    """
+
+    def __init__(
+        self, schema: Schema, k: int, inputs: int, hidden: int, *, generator: torch.Generator | None = None
+    ) -> None:
+        if schema.dimensions != 1:
+            raise ValueError(
+                f"records of kind {schema.kind}: network='lstm' needs series; network='dense' takes any records"
+            )
+        super().__init__()
+        self._length, channels = schema.axes
+        self.cells = nn.ModuleList(nn.LSTM(inputs + 2 * _WAVES, hidden, batch_first=True) for _ in range(k))
+        with torch.no_grad():
+            for parameter in self.cells.parameters():
+                parameter.uniform_(-1.0 / math.sqrt(hidden), 1.0 / math.sqrt(hidden), generator=generator)
+        self.readings = StackedLinear(k, hidden, channels, bias=False, generator=generator)
+        labels = sum(schema.layout.groups)
+        self.label = StackedLinear(k, inputs, labels, bias=False, generator=generator) if labels else None
+
+    def forward(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
+        """Map (B, inputs), sorted by component, to (B, width)."""
+        # A cell goes through the lot of its component, of which a private loss shows one record alone.
+        return offsets.call(self._decode, z) if isinstance(offsets, HiddenOffsets) else self._decode(z, offsets)
+
+    def _decode(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
+        length = self._length
+        turns = torch.arange(length, device=z.device, dtype=z.dtype)[:, None] * torch.arange(1, _WAVES + 1, device=z.device)
+        waves = torch.cat([torch.cos(2.0 * math.pi * turns / length), torch.sin(2.0 * math.pi * turns / length)], dim=1)
+        steps = torch.cat([z[:, None].expand(-1, length, -1), waves.expand(len(z), -1, -1)], dim=2)
+        segments = zip(self.cells, itertools.pairwise(offsets), strict=True)
+        # A cell takes no empty batch.
+        parts = [cell(steps[start:end])[0] for cell, (start, end) in segments if end > start]
+        hidden = torch.cat(parts or [steps[..., : self.readings.weight.shape[2]]]).flatten(0, 1)
+        readings = self.readings(hidden, [length * end for end in offsets]).unflatten(0, (len(z), length)).flatten(1)
+        return readings if self.label is None else torch.cat([readings, self.label(z, offsets)], dim=1)
+
 
 # The slope of the leaky rectifiers.
 SLOPE = 0.2
@@ -94,7 +155,6 @@ class StackedGenerator(nn.Module):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments of `__init__`, without schema and k."""
         named = {name: getattr(self, name) for name in ("network", "hidden", "latent", "conditional", "sampling")}
         return named | {"layers": self.depth}
 
@@ -152,26 +212,26 @@ class StackedGenerator(nn.Module):
         layout = self.schema.layout
         if self.conditional and labels is None:
             labels = self.labels(code, offsets)
-        own = self._decode(code, offsets, labels) + self.output_bias[components(offsets, code.device)]
-        made = means(own, layout)
+        logits_of = self._decode(code, offsets, labels) + self.output_bias[components(offsets, code.device)]
+        record = means(logits_of, layout)
         if labels is None:
-            return made
-        return torch.cat([made[:, : layout.labels.start], labels, made[:, layout.labels.stop :]], dim=1)
+            return record
+        return torch.cat([record[:, : layout.labels.start], labels, record[:, layout.labels.stop :]], dim=1)
 
     def forward(self, code: Tensor, offsets: Sequence[int], labels: Tensor | None = None) -> Tensor:
         """Map codes to records (B, width) in [0, 1], as a critic sees them; arguments as for `shares`."""
-        made = self.shares(code, offsets, labels)
+        shares = self.shares(code, offsets, labels)
         if self.sampling == "softmax":
-            return made
+            return shares
         layout, start = self.schema.layout, self.latent + self.conditional
         # Negative logarithms of exponential numbers: the largest sum is of a choice that is drawn by its share.
         gumbel = -torch.log(-_log_uniform(code[:, start:]).clamp(max=-1e-30))
-        scores, parts = torch.log(made[:, layout.units :].detach().clamp(min=1e-30)) + gumbel, [made[:, : layout.units]]
+        scores, parts = torch.log(shares[:, layout.units :].detach().clamp(min=1e-30)) + gumbel, [shares[:, : layout.units]]
         for span in layout.spans:
-            own = made[:, span]
+            shares_of_group = shares[:, span]
             inside = slice(span.start - layout.units, span.stop - layout.units)
-            drawn = F.one_hot(scores[:, inside].argmax(dim=1), own.shape[1]).to(own.dtype)
-            parts.append(drawn + own - own.detach())
+            drawn = F.one_hot(scores[:, inside].argmax(dim=1), shares_of_group.shape[1]).to(shares_of_group.dtype)
+            parts.append(drawn + shares_of_group - shares_of_group.detach())
         return torch.cat(parts, dim=1)
 
     @torch.no_grad()

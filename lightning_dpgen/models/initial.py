@@ -11,7 +11,12 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from lightning_dpgen.data.schema_difference import first_difference
-from lightning_dpgen.models.trained import TRAINED
+from lightning_dpgen.models.generators import StackedGenerator
+from lightning_dpgen.models.rbm import StackedRBM
+from lightning_dpgen.models.vae import StackedVAE
+
+TRAINED = {"vae": StackedVAE, "rbm": StackedRBM, "wgan": StackedGenerator}
+
 
 # Settings that say how a network is trained, and not which parameters it has.
 _OF_TRAINING = {"fixed_bias", "sampling"}
@@ -84,15 +89,14 @@ def copy_components(network: Any, initial: Any, order: Sequence[int]) -> None:
 
     Example:
         >>> from lightning_dpgen.data.pictures.schema import ImageSchema
-        >>> from lightning_dpgen.models.rbm import StackedRBM
         >>> one, three = (StackedRBM(ImageSchema(1, 2, levels=1), k, hidden=2) for k in (1, 3))
         >>> copy_components(three, one, [0, 0, 0])
         >>> bool((three.weight == one.weight).all())
         True
     """
     theirs: Mapping[str, Tensor] = initial.state_dict()
-    for name, own in network.state_dict().items():
+    for name, ours in network.state_dict().items():
         if (cell := _CELL.fullmatch(name)) is not None:
-            own.copy_(theirs[f"{cell[1]}{order[int(cell[2])]}{cell[3]}"])
+            ours.copy_(theirs[f"{cell[1]}{order[int(cell[2])]}{cell[3]}"])
         else:
-            own.copy_(theirs[name] if len(own) == 1 else theirs[name][list(order)])
+            ours.copy_(theirs[name] if len(ours) == 1 else theirs[name][list(order)])

@@ -1,8 +1,11 @@
-"""The label of a record given its other columns, drawn on top of any network."""
+"""The label of a record given the rest of it, drawn on top of any network, and classifiers of pictures and series."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,13 +14,126 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.models.crossings import Crossed, Crossing
-from lightning_dpgen.models.forests import StackedForests
+from lightning_dpgen.models.bases import Scattering
+from lightning_dpgen.models.forests import StackedForests, StackedProducts
 from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork
 from lightning_dpgen.models.outputs import chosen, draw
-from lightning_dpgen.models.products import StackedProducts
+
+# Crossings of a network, and cells of one: a release that names more asks for memory alone.
+MOST_CROSSINGS, MOST_CELLS = 64, 4096
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A few groups, whose choices are joined to parts and crossed.
+
+    Args:
+        groups: two or more, in their order.
+        parts: for each of them the part, from 0, to which each of its choices belongs.
+
+    Example:
+        >>> both = Crossing((0, 2), ((0, 1), (0, 0, 1)))
+        >>> both.cells, both.cells_of(np.array([[1, 5, 0], [1, 5, 2]])).tolist()
+        (4, [1, 3])
+    """
+
+    groups: tuple[int, ...]
+    parts: tuple[tuple[int, ...], ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The number of parts of each group."""
+        return tuple(max(own) + 1 for own in self.parts)
+
+    @property
+    def cells(self) -> int:
+        """The number of all combinations of parts."""
+        return math.prod(self.sizes)
+
+    def cells_of(self, codes: np.ndarray) -> np.ndarray:
+        """Return the cell (B,) of each record, by its codes (B, groups); the parts of the first group come first."""
+        place, step = np.zeros(len(codes), np.intp), 1
+        for group, own, size in zip(self.groups, self.parts, self.sizes, strict=True):
+            place += step * np.asarray(own)[codes[:, group]]
+            step *= size
+        return place
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """Adds the cells of crossings to records, each as one more group.
+
+    Args:
+        layout: the records' layout.
+        crossings: of its groups, but for the label.
+
+    Raises:
+        ValueError: for a crossing of other groups, of other choices than these have, of too many cells, or that is there
+            twice; and for too many.
+    """
+
+    layout: Layout
+    crossings: tuple[Crossing, ...] = ()
+
+    def __post_init__(self) -> None:
+        groups = self.layout.groups
+        if len(self.crossings) > MOST_CROSSINGS:
+            raise ValueError(f"{len(self.crossings):,} crossings: expected {MOST_CROSSINGS} or fewer")
+        if len({crossing.groups for crossing in self.crossings}) < len(self.crossings):
+            raise ValueError("crossings: the same groups are crossed twice")
+        for crossing in self.crossings:
+            crossed = crossing.groups
+            if len(crossed) < 2 or list(crossed) != sorted({*crossed} & {*range(len(groups))} - {self.layout.label}):
+                raise ValueError(f"crossing of groups {crossed}: expected two or more in their order, and not the label")
+            if [len(parts) for parts in crossing.parts] != [groups[group] for group in crossed]:
+                raise ValueError(f"crossing of groups {crossed}: expected a part for each of their choices")
+            if any({*parts} != {*range(len({*parts}))} for parts in crossing.parts):
+                raise ValueError(f"crossing of groups {crossed}: expected parts from 0 on, none of them empty")
+            if crossing.cells > MOST_CELLS:
+                raise ValueError(
+                    f"crossing of groups {crossed}: {crossing.cells:,} cells, expected {MOST_CELLS:,} or fewer"
+                )
+
+    @cached_property
+    def wide(self) -> Layout:
+        """The layout of records with their cells."""
+        return replace(self.layout, groups=(*self.layout.groups, *(crossing.cells for crossing in self.crossings)))
+
+    def __call__(self, records: Encoded) -> Encoded:
+        """Return records with their cells."""
+        if not self.crossings:
+            return records
+        cells = [crossing.cells_of(records.codes) for crossing in self.crossings]
+        codes = np.column_stack([records.codes, *cells]).astype(smallest_integer(max(self.wide.groups)))
+        return Encoded(records.units, codes)
+
+
+def described_crossings(crossings: Sequence[Crossing]) -> list[dict[str, list[object]]]:
+    """Return crossings as a release describes them."""
+    return [{"groups": list(one.groups), "parts": [list(parts) for parts in one.parts]} for one in crossings]
+
+
+def read_crossings(described: object) -> tuple[Crossing, ...]:
+    """Read what `described_crossings` returns.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    expected = ValueError("crossings: expected a list of groups and the parts of their choices")
+    if not isinstance(described, list):
+        raise expected
+    crossings = []
+    for one in described:
+        if not isinstance(one, dict) or set(one) != {"groups", "parts"}:
+            raise expected
+        rows = [one["groups"], *one["parts"]] if isinstance(one["parts"], list) else [None]
+        if not all(isinstance(row, list) and row and all(type(x) is int and x >= 0 for x in row) for row in rows):
+            raise expected
+        crossings.append(Crossing(tuple(one["groups"]), tuple(map(tuple, one["parts"]))))
+    return tuple(crossings)
+
 
 # A unit is described by its places between so many numbers, evenly spaced from 0 to 1.
 KNOTS = 5
@@ -43,7 +159,6 @@ class LabelledNetwork(nn.Module):
     Example:
         >>> from lightning_dpgen.data.tables.descriptions import column_of
         >>> from lightning_dpgen.data.tables.schema import TableSchema
-        >>> from lightning_dpgen.models.products import StackedProducts
         >>> columns = [column_of(name, {"type": "boolean"}) for name in ("smoker", "ill")]
         >>> network = LabelledNetwork(StackedProducts(TableSchema(tuple(columns), label="ill"), k=3))
         >>> network.generate((0, 2, 2, 5), torch.Generator()).shape
@@ -81,19 +196,19 @@ class LabelledNetwork(nn.Module):
     @torch.no_grad()
     def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
         """Generate records (n, width) sorted by component: units and choices as they are drawn, and shares of labels."""
-        made, layout = self.network.generate(offsets, generator).clone(), self.schema.layout
+        record, layout = self.network.generate(offsets, generator).clone(), self.schema.layout
         # Numbers that are not finite are left for the reader of a release to find.
-        if not made.isfinite().all():
-            return made
-        drawn = draw(made, layout, generator)
+        if not record.isfinite().all():
+            return record
+        drawn = draw(record, layout, generator)
         codes = torch.from_numpy(drawn.codes.astype(np.int64))
-        logits = self.label_level + self.label_closeness * log_shares(made, layout)
+        logits = self.label_level + self.label_closeness * log_shares(record, layout)
         logits = logits + added_up(self.crossed(drawn), self.crossed.wide, self.label_weights)
         for group, span in enumerate(layout.spans):
             if group != layout.label:
-                made[:, span] = F.one_hot(codes[:, group], layout.groups[group]).to(made.dtype)
-        made[:, layout.labels] = torch.softmax(logits, dim=1)
-        return made
+                record[:, span] = F.one_hot(codes[:, group], layout.groups[group]).to(record.dtype)
+        record[:, layout.labels] = torch.softmax(logits, dim=1)
+        return record
 
     @property
     def draw(self) -> Callable[[Tensor, torch.Generator], Tensor] | None:
@@ -205,3 +320,69 @@ def written_out(records: Encoded, layout: Layout) -> scipy.sparse.csr_array:
     indices, data = np.concatenate(columns, axis=1), np.concatenate(values, axis=1)
     ends = np.arange(len(records) + 1) * indices.shape[1]
     return scipy.sparse.csr_array((data.ravel(), indices.ravel(), ends), shape=(len(records), feature_count(layout)))
+
+
+class ClassifiedNetwork(LabelledNetwork):
+    """A network of pictures or series, and a classifier of their label by its own softmax regression.
+
+    Records are drawn as the wrapped network draws them. The label of a record that is given is told by ``softmax(features @
+    weights + level)``, with features by `Scattering`.
+
+    Args:
+        network: a stack of generative networks of pictures or series with a label.
+
+    Raises:
+        ValueError: for other records.
+
+    Example:
+        >>> from lightning_dpgen.data.pictures.schema import ImageSchema
+        >>> network = ClassifiedNetwork(StackedProducts(ImageSchema(4, 4, levels=1, classes=2), k=3))
+        >>> pictures = Encoded(np.zeros((2, 16), np.uint8), np.zeros((2, 1), np.uint8))
+        >>> network.label_shares(pictures, torch.ones(3)).tolist()
+        [[0.5, 0.5], [0.5, 0.5]]
+    """
+
+    @classmethod
+    def _features_of(cls, schema: Schema) -> int:
+        if not is_classified(schema):
+            raise ValueError(f"records of kind {schema.kind}: expected pictures or series with a label")
+        return Scattering(schema.layout, schema.axes).count
+
+    def generate(self, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
+        """Generate means of units and shares of choices, as the wrapped network does."""
+        return self.network.generate(offsets, generator)
+
+    @torch.no_grad()
+    def label_shares(self, records: Encoded, weights: Tensor) -> Tensor:
+        """Return the probabilities (B, labels) of the labels of records; of each record by itself, in float64."""
+        return torch.softmax(self._scattering(records) @ self.label_weights.double() + self.label_level.double(), dim=1)
+
+    @cached_property
+    def _scattering(self) -> Scattering:
+        return Scattering(self.schema.layout, self.schema.axes)
+
+
+def is_classified(schema: Schema) -> bool:
+    """Return whether records are pictures or series with a label, which a classifier tells."""
+    return schema.dimensions > 0 and schema.layout.label is not None
+
+
+def can_label(schema: Schema) -> bool:
+    """Return whether the label of records can be learned given all their other numbers."""
+    return is_classified(schema) or (schema.label_given_rest and takes_label(schema.layout))
+
+
+def with_label(network: GenerativeNetwork, crossings: Sequence[Crossing] = ()) -> LabelledNetwork:
+    """Return the network with a label given all other numbers: drawn last in tables, told beside it of pictures and series.
+
+    Args:
+        crossings: of a table, whose cells are features, too.
+
+    Raises:
+        ValueError: for records that take no label, or not these crossings.
+    """
+    if not is_classified(network.schema):
+        return LabelledNetwork(network, crossings)
+    if crossings:
+        raise ValueError(f"crossings: expected none for records of kind {network.schema.kind}")
+    return ClassifiedNetwork(network)

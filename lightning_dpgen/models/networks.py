@@ -23,32 +23,20 @@ MOST_LAYERS = 64
 
 
 def check_sizes(**sizes: int) -> None:
-    """Check that these sizes are whole numbers from 1.
-
-    Raises:
-        ValueError: naming the size.
-    """
+    """Raise ValueError, naming it, for a size that is no whole number from 1."""
     for name, size in sizes.items():
         if type(size) is not int or not 1 <= size < 1 << 62:
             raise ValueError(f"{name}={size!r}: expected a whole number, 1 or more")
 
 
 def check_layers(layers: int) -> None:
-    """Refuse more layers than `MOST_LAYERS`, before one of them is built.
-
-    Raises:
-        ValueError: saying how many there may be.
-    """
+    """Raise ValueError for more layers than `MOST_LAYERS`, before one of them is built."""
     if layers > MOST_LAYERS:
         raise ValueError(f"layers={layers}: expected at most {MOST_LAYERS}")
 
 
 def check_seed(seed: int) -> None:
-    """Refuse an invalid seed, before anything is spent on a fit that needs one.
-
-    Raises:
-        ValueError: naming the seed.
-    """
+    """Raise ValueError for an invalid seed, before anything is spent on a fit that needs one."""
     if type(seed) is not int or not 0 <= seed < 1 << 62:
         raise ValueError(f"seed={seed!r}: expected a whole number, 0 or more")
 
@@ -115,16 +103,16 @@ class StackedMLP(nn.Module):
             x: (B, n); for networks of two layers or more also (B, ones) int64, the places of a record's ones.
             bias: (k, o) the bias of the last layer, where it has none of its own.
         """
-        inputs, own = [x], self._offsets(offsets)
-        for layer, where in zip(self.layers[:-1], own, strict=False):
+        inputs, layer_offsets = [x], self._offsets(offsets)
+        for layer, where in zip(self.layers[:-1], layer_offsets, strict=False):
             product = segmented_product if inputs[-1].is_floating_point() else multi_hot_product
             inputs.append(product(inputs[-1], layer.weight, layer.bias, where).relu_())
         last = self.layers[-1]
         if bias is None:
-            return segmented_product(inputs[-1], last.weight, last.bias, own[-1]), inputs
+            return segmented_product(inputs[-1], last.weight, last.bias, layer_offsets[-1]), inputs
         if not self.shared[-1]:
             return wide_product(inputs[-1], last.weight, bias, offsets), inputs
-        out = segmented_product(inputs[-1], last.weight, None, own[-1])
+        out = segmented_product(inputs[-1], last.weight, None, layer_offsets[-1])
         for c, start, end in segments(offsets):
             out[start:end] += bias[c]
         return out, inputs
@@ -138,17 +126,17 @@ class StackedMLP(nn.Module):
             draws: the number of rows of each record, one below the other; its gradient is their sum.
         """
         factors: dict[nn.Parameter, GradientFactors] = {}
-        for i, own in reversed(list(enumerate(self._offsets(offsets)))):
+        for i, layer_offsets in reversed(list(enumerate(self._offsets(offsets)))):
             layer, left, right = self.layers[i], gradient, inputs[i]
             if draws > 1:
                 left, right = left.unflatten(0, (-1, draws)), right.unflatten(0, (-1, draws))
-            factors |= layer_factors(layer, left, right, [offset // draws for offset in own])
+            factors |= layer_factors(layer, left, right, [offset // draws for offset in layer_offsets])
             if i:
-                gradient = segmented_product(gradient, layer.weight.mT, None, own)
+                gradient = segmented_product(gradient, layer.weight.mT, None, layer_offsets)
                 # A product with a mask would take eight times as long.
                 torch.ops.aten.threshold_backward.grad_input(gradient, inputs[i], 0, grad_input=gradient)
             elif to_input:
-                gradient = segmented_product(gradient, layer.weight.mT, None, own)
+                gradient = segmented_product(gradient, layer.weight.mT, None, layer_offsets)
         return factors, gradient if to_input else None
 
 
@@ -174,13 +162,7 @@ class ConvEncoder(nn.Module):
     """
 
     def __init__(
-        self,
-        schema: Schema,
-        k: int,
-        outputs: int,
-        *,
-        slope: float = 0.0,
-        generator: torch.Generator | None = None,
+        self, schema: Schema, k: int, outputs: int, *, slope: float = 0.0, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
         if schema.dimensions == 1:
@@ -224,22 +206,15 @@ class PictureDecoder(nn.Module):
     """
 
     def __init__(
-        self,
-        schema: Schema,
-        k: int,
-        inputs: int,
-        *,
-        slope: float = 0.0,
-        generator: torch.Generator | None = None,
+        self, schema: Schema, k: int, inputs: int, *, slope: float = 0.0, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
         self._schema, self.slope = schema, slope
         self._shape = (_CHANNELS[1], *_quarters(schema))
         first, second = _CHANNELS
         self.inner = StackedLinear(k, inputs, second * self._shape[1] * self._shape[2], generator=generator)
-        self.label = (
-            StackedLinear(k, inputs, sum(schema.layout.groups), generator=generator) if schema.layout.groups else None
-        )
+        labels = sum(schema.layout.groups)
+        self.label = StackedLinear(k, inputs, labels, generator=generator) if labels else None
         self.second = StackedConvTranspose2d(k, second, first, 4, stride=2, padding=1, generator=generator)
         self.first = StackedConvTranspose2d(k, first, schema.axes[-1], 4, stride=2, padding=1, generator=generator)
 
@@ -288,3 +263,92 @@ def _quarters(schema: Schema) -> tuple[int, int]:
             f"pictures of {height} by {width}: network='conv' needs multiples of 4; network='dense' takes any size"
         )
     return height // 4, width // 4
+
+
+# Kernel, stride and padding of a convolution that halves a picture, and the multiple that three of them need.
+_HALVING = {"kernel": 4, "stride": 2, "padding": 1}
+_MULTIPLE = 8
+
+
+class DeepConvEncoder(nn.Module):
+    """k networks of three convolutions with f, 2 f and 4 f channels, and a linear layer, which sees the label too.
+
+    Pictures are padded with zeros on all sides to the next multiple of 8: 28 by 28 to 32 by 32.
+
+    Args:
+        schema: pictures.
+        outputs: o.
+        filters: f.
+        generator: public generator of the initial weights.
+
+    Raises:
+        ValueError: for other records.
+
+    Example:
+        >>> from lightning_dpgen.data.pictures.schema import ImageSchema
+        >>> network = DeepConvEncoder(ImageSchema(6, 6, levels=1), 2, outputs=3, filters=2)
+        >>> network(torch.zeros(5, 36), (0, 2, 5)).shape
+        torch.Size([5, 3])
+    """
+
+    def __init__(
+        self, schema: Schema, k: int, outputs: int, *, filters: int = 32, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self._schema, (self._padding, eighth) = schema, _padded(schema)
+        channels = (schema.channels, filters, 2 * filters, 4 * filters)
+        self.convolutions = nn.ModuleList(
+            StackedConv2d(k, n, o, **_HALVING, generator=generator) for n, o in itertools.pairwise(channels)
+        )
+        width = channels[-1] * eighth[0] * eighth[1] + sum(schema.layout.groups)
+        self.last = StackedLinear(k, width, outputs, generator=generator)
+
+    def forward(self, x: Tensor, offsets: Sequence[int]) -> Tensor:
+        """Map records (B, width), sorted by component, to (B, o)."""
+        units = self._schema.layout.units
+        planes, label = F.pad(as_planes(x[:, :units], self._schema), self._padding), x[:, units:]
+        for convolution in self.convolutions:
+            planes = F.relu(convolution(planes, offsets))
+        return self.last(torch.cat([planes.flatten(1), label], dim=1), offsets)
+
+
+class DeepConvDecoder(nn.Module):
+    """k networks of a linear layer and three transposed convolutions, f channels at last; the label by a linear layer.
+
+    Args:
+        schema, k, filters, generator: as for `DeepConvEncoder`.
+        inputs: width of the code.
+    """
+
+    def __init__(
+        self, schema: Schema, k: int, inputs: int, *, filters: int = 32, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self._schema, (self._padding, eighth) = schema, _padded(schema)
+        channels = (4 * filters, 2 * filters, filters, schema.channels)
+        self._shape = (channels[0], *eighth)
+        self.inner = StackedLinear(k, inputs, channels[0] * eighth[0] * eighth[1], generator=generator)
+        labels = sum(schema.layout.groups)
+        self.label = StackedLinear(k, inputs, labels, generator=generator) if labels else None
+        self.convolutions = nn.ModuleList(
+            StackedConvTranspose2d(k, n, o, **_HALVING, generator=generator) for n, o in itertools.pairwise(channels)
+        )
+
+    def forward(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
+        """Map (B, inputs), sorted by component, to (B, width)."""
+        planes = self.inner(z, offsets).unflatten(1, self._shape)
+        for convolution in self.convolutions:
+            planes = convolution(F.relu(planes), offsets)
+        left, right, top, bottom = self._padding
+        kept = planes[:, :, top : planes.shape[2] - bottom, left : planes.shape[3] - right]
+        picture = as_record(kept, self._schema)
+        return picture if self.label is None else torch.cat([picture, self.label(z, offsets)], dim=1)
+
+
+def _padded(schema: Schema) -> tuple[tuple[int, int, int, int], tuple[int, int]]:
+    """Return how many zeros stand left, right, above and below a picture, and an eighth of its height and width then."""
+    if schema.dimensions != 2:
+        raise ValueError(f"records of kind {schema.kind}: network='deep_conv' needs pictures; 'dense' takes any")
+    across, down = -schema.width % _MULTIPLE, -schema.height % _MULTIPLE
+    eighth = (schema.height + down) // _MULTIPLE, (schema.width + across) // _MULTIPLE
+    return (across // 2, across - across // 2, down // 2, down - down // 2), eighth

@@ -1,16 +1,77 @@
-"""The way from a network's numbers to records by their layout: means and shares, losses, and draws."""
+"""The way from a network's numbers to records: means, shares, losses and draws; likelihoods of units; biases at means."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
-from lightning_dpgen.models.successive import successive_sample
+from lightning_dpgen.gradients.component_factors import OneComponent
+from lightning_dpgen.gradients.factors import Dense, GradientFactors
+from lightning_dpgen.gradients.stacked_ops import components
 from lightning_dpgen.sampling.multi_hot import find_ones
+
+
+def successive_sample(rates: Tensor, sizes: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw in each row as many distinct items as its size says; return the rows and the items.
+
+    Items are drawn with replacement, and items that a row already has are passed over: the distribution is exact. A row
+    that is still short after some draws beyond its size gets the rest by a race, which has the same distribution: an item
+    of rate r arrives after an exponential time of mean 1/r, and the first ones are taken. So ten of a thousand items cost
+    about ten draws, not a thousand.
+
+    Args:
+        rates: (n, m) float, each above 0.
+        sizes: (n,) whole numbers from 0 to m.
+        generator: a generator of the CPU.
+
+    Returns:
+        Rows and items, two tensors (sizes.sum(),); no pair occurs twice.
+
+    Example:
+        >>> rates = torch.tensor([[1.0, 2.0, 3.0], [1e-9, 1.0, 1e-9]])
+        >>> rows, items = successive_sample(rates, torch.tensor([3, 1]), torch.Generator().manual_seed(0))
+        >>> sorted(zip(rows.tolist(), items.tolist()))
+        [(0, 0), (0, 1), (0, 2), (1, 1)]
+    """
+    largest = int(sizes.max()) if len(sizes) else 0
+    rows, items = [torch.zeros(0, dtype=torch.int64)], [torch.zeros(0, dtype=torch.int64)]
+    low = 0
+    while low < largest:
+        # Sizes within a factor of two are drawn together, so that a small basket takes fewer draws than a large one.
+        high = 2 * low or 1
+        band = ((low < sizes) & (sizes <= high)).nonzero()[:, 0]
+        band_rates, wanted = rates[band], sizes[band]
+        # Rounding a sum of a thousand rates to 32 bits would change the chances of rare items.
+        sums, draws = band_rates.double().cumsum(dim=1), high + high // 4 + 2
+        at = torch.rand(len(band_rates), draws, dtype=sums.dtype, generator=generator).mul_(sums[:, -1:])
+        drawn = torch.searchsorted(sums, at, right=True).clamp_(max=rates.shape[1] - 1)
+        ordered, places = drawn.sort(dim=1, stable=True)
+        # Draws of an item that a row had not drawn before.
+        new = torch.ones_like(drawn, dtype=torch.bool).scatter_(1, places[:, 1:], ordered[:, 1:] != ordered[:, :-1])
+        rank = new.cumsum(dim=1)
+        row, place = (new & (rank <= wanted[:, None])).nonzero(as_tuple=True)
+        short = (rank[:, -1] < wanted).nonzero()[:, 0]
+        late, arrived = _race(band_rates[short], drawn[short], (wanted - rank[:, -1])[short], generator)
+        rows += [band[row], band[short][late]]
+        items += [drawn[row, place], arrived]
+        low = high
+    return torch.cat(rows), torch.cat(items)
+
+
+def _race(rates: Tensor, taken: Tensor, wanted: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw so many more items in each row, none that is taken; return the rows and the items."""
+    arrivals = torch.empty_like(rates).exponential_(generator=generator).div_(rates).scatter_(1, taken, torch.inf)
+    first = arrivals.topk(int(wanted.max()) if len(wanted) else 0, dim=1, largest=False).indices
+    row, place = (torch.arange(first.shape[1]) < wanted[:, None]).nonzero(as_tuple=True)
+    return row, first[row, place]
 
 
 def means(logits: Tensor, layout: Layout) -> Tensor:
@@ -64,22 +125,15 @@ def cross_entropy_gradient(logits: Tensor, x: Tensor, layout: Layout) -> Tensor:
     For records as the places of their ones (B, ones) it is written over the logits, which are many then.
     """
     if not x.is_floating_point():
-        gradient = _means_in_place(logits, layout)
-        gradient.index_put_(find_ones(x, layout.width), gradient.new_tensor(-1.0), accumulate=True)
-        return gradient
+        logits[:, : layout.units].sigmoid_()
+        for span in layout.spans:
+            logits[:, span] = torch.softmax(logits[:, span], dim=1)
+        return logits.index_put_(find_ones(x, layout.width), logits.new_tensor(-1.0), accumulate=True)
     gradient = torch.sigmoid(logits)
     for span in layout.spans:
         group = x[:, span]
         torch.mul(torch.softmax(logits[:, span], dim=1), group.sum(dim=1, keepdim=True), out=gradient[:, span])
     return gradient.sub_(x)
-
-
-def _means_in_place(logits: Tensor, layout: Layout) -> Tensor:
-    """Compute `means` in the memory of the logits."""
-    logits[:, : layout.units].sigmoid_()
-    for span in layout.spans:
-        logits[:, span] = torch.softmax(logits[:, span], dim=1)
-    return logits
 
 
 def draw_groups(means: Tensor, layout: Layout, generator: torch.Generator) -> Tensor:
@@ -120,12 +174,12 @@ def chosen_in(sums: Tensor, rows: Tensor, uniform: Tensor) -> Tensor:
     """
     choices = sums.shape[1]
     flat, before = sums.flatten(), rows * choices - 1
-    wanted, found = uniform * flat[before + choices], torch.zeros_like(rows)
+    wanted, places = uniform * flat[before + choices], torch.zeros_like(rows)
     step = 1 << choices.bit_length()
     while step := step >> 1:
-        further = (found + step).clamp_(max=choices)
-        found = torch.where(flat[before + further] <= wanted, further, found)
-    return found.clamp_(max=choices - 1)
+        further = (places + step).clamp_(max=choices)
+        places = torch.where(flat[before + further] <= wanted, further, places)
+    return places.clamp_(max=choices - 1)
 
 
 def draw(means: Tensor, layout: Layout, generator: torch.Generator) -> Encoded:
@@ -170,3 +224,199 @@ def _of_sizes(means: Tensor, bins: Tensor, layout: Layout, generator: torch.Gene
 def _groups(x: Tensor, layout: Layout) -> tuple[Tensor, ...]:
     """Split off the numbers of each group."""
     return x[..., layout.units :].split(layout.groups, dim=-1) if layout.groups else ()
+
+
+LIKELIHOODS = ("bernoulli", "gaussian", "laplace")
+# A learned scale begins here: below the deviation of uniform numbers, .29.
+_START = 0.2
+# The change of the logarithm of a scale for a change of its parameter by 1. The steps of Adam are of one length for all
+# parameters, and a scale has further to go than a weight.
+_GAIN = 4.0
+
+
+class UnitLikelihood(nn.Module):
+    """The likelihood of each unit, whose mean is the logistic function of a logit.
+
+    A scale is the standard deviation of a Gaussian, or the scale of a Laplace distribution; draws beyond [0, 1] are moved
+    to its ends. A Bernoulli has none: a unit between 0 and 1 counts as a probability, and is generated as its mean.
+
+    Args:
+        k, units: the numbers of components and units.
+        kind: one of `LIKELIHOODS`.
+        scale: fixed and public; None learns one for each component and unit.
+        floor: the least scale. Without one a unit that is always the same has an unbounded likelihood.
+
+    Raises:
+        ValueError: for another kind, a scale for a Bernoulli, or one that is not from the floor to 1.
+
+    Example:
+        >>> likelihood = UnitLikelihood(1, 2, "gaussian", scale=0.5)
+        >>> likelihood.loss(torch.zeros(1, 2), torch.tensor([[0.5, 1.0]]), (0, 1))
+        tensor([0.9516])
+    """
+
+    def __init__(
+        self, k: int, units: int, kind: str = "bernoulli", *, scale: float | None = None, floor: float = 0.01
+    ) -> None:
+        super().__init__()
+        if kind not in LIKELIHOODS:
+            raise ValueError(f"likelihood={kind!r}: expected one of {', '.join(LIKELIHOODS)}")
+        if not isinstance(floor, float) or not 1e-4 <= floor <= 1.0:
+            raise ValueError(f"floor={floor!r}: expected a number from 0.0001 to 1")
+        if scale is not None and kind == "bernoulli":
+            raise ValueError(f"scale={scale!r} with likelihood='bernoulli': expected None, since it has no scale")
+        if scale is not None and not (isinstance(scale, float) and floor <= scale <= 1.0):
+            raise ValueError(f"scale={scale!r}: expected a number from the floor, {floor:g}, to 1")
+        self.kind, self.scale, self.floor = kind, scale, floor
+        self.log_scale: nn.Parameter | None = None
+        if kind != "bernoulli" and scale is None:
+            self.log_scale = nn.Parameter(torch.full((k, units), math.log(max(_START - floor, 0.1 * floor)) / _GAIN))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments by which a release says how units are drawn; none for a Bernoulli."""
+        return {} if self.kind == "bernoulli" else {"likelihood": self.kind, "scale": self.scale, "floor": self.floor}
+
+    def _scales(self, offsets: Sequence[int], device: torch.device) -> Tensor | float:
+        """Return the scale of each unit of each record, (B, units), or the fixed one."""
+        if self.log_scale is None:
+            return 1.0 if self.scale is None else self.scale
+        return self.floor + torch.exp(_GAIN * self.log_scale[components(offsets, device)])
+
+    def loss(self, logits: Tensor, x: Tensor, offsets: Sequence[int]) -> Tensor:
+        """Return the negative log likelihood (B,) of units x (B, units), in nats."""
+        if self.kind == "bernoulli":
+            return F.binary_cross_entropy_with_logits(logits, x, reduction="none").sum(dim=1)
+        scale = torch.as_tensor(self._scales(offsets, x.device), dtype=x.dtype, device=x.device)
+        off = (x - torch.sigmoid(logits)) / scale
+        if self.kind == "gaussian":
+            each = 0.5 * off.square() + torch.log(scale) + 0.5 * math.log(2.0 * math.pi)
+        else:
+            each = off.abs() + torch.log(2.0 * scale)
+        return each.sum(dim=1)
+
+    @torch.no_grad()
+    def gradient(
+        self, logits: Tensor, x: Tensor, offsets: Sequence[int]
+    ) -> tuple[Tensor, dict[nn.Parameter, GradientFactors]]:
+        """Return the gradients of `loss` with respect to the logits (B, units) and, by record, to a learned scale."""
+        mean = torch.sigmoid(logits)
+        if self.kind == "bernoulli":
+            return mean - x, {}
+        scale = self._scales(offsets, x.device)
+        off = (x - mean) / scale
+        if self.kind == "gaussian":
+            in_logits, in_log = -off / scale, 1.0 - off.square()
+        else:
+            in_logits, in_log = -off.sign() / scale, 1.0 - off.abs()
+        in_logits = in_logits * mean * (1.0 - mean)
+        if self.log_scale is None:
+            return in_logits, {}
+        in_log = in_log * (scale - self.floor) / scale * _GAIN
+        return in_logits, {self.log_scale: OneComponent(Dense(in_log), offsets)}
+
+    @torch.no_grad()
+    def draw(self, means: Tensor, offsets: Sequence[int], generator: torch.Generator) -> Tensor:
+        """Draw units (n, units) about their means, on the CPU; those of a Bernoulli are left to `outputs.draw`."""
+        if self.kind == "bernoulli":
+            return means
+        scale = self._scales(offsets, means.device)
+        if self.kind == "gaussian":
+            off = torch.randn(means.shape, generator=generator)
+        else:
+            uniform = torch.rand(means.shape, generator=generator) - 0.5
+            off = -uniform.sign() * torch.log1p(-2.0 * uniform.abs())
+        return (means + scale * off).clamp_(0.0, 1.0)
+
+
+# Codes over which a component is averaged, most and fewest, and numbers that they are decoded to at a time.
+_CODES, _FEWEST, _NUMBERS = 4096, 256, 1 << 23
+_ROUNDS, _CLOSE = 40, 0.01
+# Targets are at least so far from 0 and 1. A step is at most so many times as long as where all codes give one mean.
+_LEAST, _LONGEST = 1e-5, 4.0
+
+
+@torch.no_grad()
+def held_bias(
+    decode: Callable[[Tensor, Sequence[int]], Tensor],
+    bias: Tensor,
+    targets: Tensor,
+    noise: Tensor,
+    latent: int,
+    layout: Layout,
+) -> Tensor:
+    """Return the output bias with which each component generates, on average over its codes, the best estimate of its mean.
+
+    Training by clipped gradients moves the average record: records with long gradients, such as large baskets, count too
+    little. The means of clusters were released without that bias, but with noise. The variance of a component's error is
+    the part of the squared difference that noise does not explain, and the component is moved by the share of that in both
+    variances (the linear Bayes estimate); nothing is spent. The effect of the codes on a record stays as it was learned.
+
+    Each number moves by Newton's method on its logit or logarithm, as if it were the only one, until none is off by more
+    than a hundredth of itself. The codes are a fixed low-discrepancy sequence: this is a function of its arguments alone.
+
+    Args:
+        decode: maps codes (B, latent) sorted by component, and the offsets of the components, to logits (B, width)
+            without the bias.
+        bias: (k, width) the bias in training.
+        targets: (k, width) means of units and shares of choices. Public.
+        noise: (k,) standard deviation of the noise of each number of the targets. Public.
+        latent: dimensions of a code.
+
+    Returns:
+        (k, width) the bias.
+
+    Example:
+        >>> layout = Layout(units=1, levels=1)
+        >>> bias = held_bias(lambda z, _: 3.0 * z, torch.zeros(1, 1), torch.tensor([[0.2]]), torch.zeros(1), 1, layout)
+        >>> z = torch.randn(100_000, 1, generator=torch.Generator().manual_seed(0))
+        >>> round(float(torch.sigmoid(3.0 * z + bias).mean()), 2)
+        0.2
+    """
+    k, width = targets.shape
+    sobol = torch.quasirandom.SobolEngine(latent, scramble=True, seed=0)
+    count = max(_FEWEST, min(_CODES, _NUMBERS // width))
+    codes = torch.special.ndtri(sobol.draw(count, dtype=torch.float64).clamp(1e-6, 1.0 - 1e-6)).float()
+    out = torch.empty(k, width)
+    for c in range(k):
+        free = decode(codes, [0] * (c + 1) + [count] * (k - c))
+        believed = _believed(means(free + bias[c], layout).mean(dim=0), targets[c], float(noise[c]), layout)
+        out[c] = _held(free, bias[c], _logits(believed, layout), layout)
+    return out
+
+
+def _believed(generated: Tensor, target: Tensor, noise: float, layout: Layout) -> Tensor:
+    """Estimate means (width,) from a component's own and the released ones, for units and for choices apart.
+
+    A number p is expected to be off in proportion to ``sqrt(p (1 - p))``.
+    """
+    out = generated.clone()
+    for part in (slice(0, layout.units), slice(layout.units, layout.width)):
+        p, off = generated[part], target[part] - generated[part]
+        spread = p * (1.0 - p)
+        factor = (off.square().sum() - len(p) * noise**2).clamp(min=0.0) / spread.sum().clamp(min=1e-12)
+        out[part] += off * (factor * spread / (factor * spread + noise**2).clamp(min=1e-30) if noise else 1.0)
+    for span in layout.spans:
+        out[span] = out[span].clamp(min=_LEAST) / out[span].clamp(min=_LEAST).sum()
+    return out
+
+
+def _held(free: Tensor, bias: Tensor, target: Tensor, layout: Layout) -> Tensor:
+    """Find the bias (width,) for one component's logits (codes, width); `target` is as `_logits` returns it."""
+    bias = bias.clone()
+    for _ in range(_ROUNDS):
+        made = means(free + bias, layout)
+        mean = made.mean(dim=0).clamp(_LEAST, 1.0 - _LEAST)
+        # The logit of a mean moves by this share of a change of the bias: 1 where codes make no difference, else less.
+        moves = (made * (1.0 - made)).mean(dim=0) / (mean * (1.0 - mean))
+        step = (target - _logits(mean, layout)) / moves.clamp(1.0 / _LONGEST, 1.0)
+        bias += step
+        if step.abs().max() < _CLOSE:
+            break
+    return bias
+
+
+def _logits(mean: Tensor, layout: Layout) -> Tensor:
+    """Return the logits of units, and the logarithms of shares."""
+    mean, units = mean.clamp(_LEAST, 1.0 - _LEAST), layout.units
+    return torch.cat([torch.logit(mean[:units]), torch.log(mean[units:])])

@@ -52,13 +52,7 @@ class StackedRBM(nn.Module):
     kind = "rbm_mixture"
 
     def __init__(
-        self,
-        schema: Schema,
-        k: int,
-        *,
-        hidden: int = 200,
-        chains: int = 20,
-        generator: torch.Generator | None = None,
+        self, schema: Schema, k: int, *, hidden: int = 200, chains: int = 20, generator: torch.Generator | None = None
     ) -> None:
         check_sizes(k=k, hidden=hidden, chains=chains)
         super().__init__()
@@ -71,7 +65,6 @@ class StackedRBM(nn.Module):
 
     @property
     def settings(self) -> dict[str, int]:
-        """The arguments of `__init__`, without schema and k."""
         return {"hidden": self.hidden, "chains": self.chains.shape[1]}
 
     @torch.no_grad()
@@ -145,15 +138,15 @@ class StackedRBM(nn.Module):
     @torch.no_grad()
     def generate(self, offsets: Sequence[int], generator: torch.Generator, sweeps: int = 20) -> Tensor:
         """Generate means of visible units (n, width), for records sorted by component, by chains from the saved ones."""
-        made = []
+        generated = []
         for c, start, end in segments(offsets):
             begin = torch.randint(self.chains.shape[1], (end - start,), generator=generator)
             v = self.chains[c : c + 1, begin]
             weight, hidden, visible = (p[c : c + 1] for p in (self.weight, self.hidden_bias, self.visible_bias))
             for _ in range(sweeps):
                 mean, v = self._visible(self._hidden_means(v, weight, hidden), weight, visible, generator)
-            made.append(mean[0])
-        return torch.cat(made) if made else self.chains.new_zeros(0, self.schema.layout.width)
+            generated.append(mean[0])
+        return torch.cat(generated) if generated else self.chains.new_zeros(0, self.schema.layout.width)
 
     @property
     def term(self) -> PerRecord:

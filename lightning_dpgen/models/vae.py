@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,12 +16,17 @@ from lightning_dpgen.gradients.factors import Dense, GradientFactors
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.stacked_ops import components
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
-from lightning_dpgen.models.deep_convolutions import DeepConvDecoder, DeepConvEncoder
-from lightning_dpgen.models.divergences import CodeEmbedding, GroupCodes
-from lightning_dpgen.models.likelihoods import UnitLikelihood
-from lightning_dpgen.models.marginals import held_bias
-from lightning_dpgen.models.networks import ConvEncoder, PictureDecoder, StackedMLP, check_layers, check_sizes
-from lightning_dpgen.models.outputs import choice_entropy, cross_entropy_gradient, logits, means
+from lightning_dpgen.models.divergences import CodeEmbedding, GroupCodes, Pull
+from lightning_dpgen.models.networks import (
+    ConvEncoder,
+    DeepConvDecoder,
+    DeepConvEncoder,
+    PictureDecoder,
+    StackedMLP,
+    check_layers,
+    check_sizes,
+)
+from lightning_dpgen.models.outputs import UnitLikelihood, choice_entropy, cross_entropy_gradient, held_bias, logits, means
 from lightning_dpgen.models.priors import NormalPrior, Prior, make_prior
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.multi_hot import to_dense
@@ -33,26 +37,6 @@ Encoded = tuple[Tensor, list[Tensor]]
 OfGroups = Callable[[GroupCodes], Tensor]
 # The losses (m,) of groups by means and log variances of codes, normal numbers, and the partition.
 OfCode = Callable[[Sequence[Tensor], Tensor, Groups], Tensor]
-
-
-@dataclass(frozen=True)
-class Pull:
-    """The product of the embedding of a code and a released direction, as a loss.
-
-    Args:
-        direction: (features,), a constant.
-    """
-
-    embedding: CodeEmbedding
-    direction: Tensor
-
-    def loss(self, z: Tensor) -> Tensor:
-        """Return it for codes (B, latent), (B,)."""
-        return (self.embedding(z) * self.direction).sum(dim=1)
-
-    def gradient(self, z: Tensor) -> Tensor:
-        """Return its gradient (B, latent) with respect to codes (B, latent)."""
-        return self.embedding.back(z, self.direction)
 
 
 class StackedVAE(nn.Module):
@@ -155,15 +139,14 @@ class StackedVAE(nn.Module):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The arguments of `__init__`, without schema and k."""
         names = ("network", "hidden", "layers", "trunk", "latent", "fixed_bias")
-        own = {name: getattr(self, name) for name in names} | self.likelihood.settings
+        settings = {name: getattr(self, name) for name in names} | self.likelihood.settings
         if self.network == "deep_conv":
-            own["filters"] = self.filters
+            settings["filters"] = self.filters
         # A release without them stays readable by software that knows neither.
         if self.centred:
-            own["centred"] = True
-        return own if isinstance(self.prior, NormalPrior) else own | {"prior": self.prior.settings}
+            settings["centred"] = True
+        return settings if isinstance(self.prior, NormalPrior) else settings | {"prior": self.prior.settings}
 
     @torch.no_grad()
     def start_at(self, means: Tensor) -> None:
@@ -176,8 +159,7 @@ class StackedVAE(nn.Module):
 
     @torch.no_grad()
     def hold_at(self, means: Tensor, noise: Tensor) -> None:
-        """Set the output bias so that each component generates the best estimate of its cluster's mean on average
-        (`held_bias`).
+        """Set the output bias so that each component's average is the best estimate of its cluster's mean (`held_bias`).
 
         Args:
             means: (k, width) already released means of the records of each cluster.
@@ -219,10 +201,10 @@ class StackedVAE(nn.Module):
         """
         mean, log_variance = self.encode(lot.records, lot.offsets)
         deviation, losses = torch.exp(0.5 * log_variance), []
-        for own in noise.split(self.latent, dim=1):
-            z = mean + deviation * own
+        for normal in noise.split(self.latent, dim=1):
+            z = mean + deviation * normal
             loss = self._reconstruction(lot, self.decode(z, lot.offsets))
-            losses.append(loss + self.beta * self._divergence(z, own, mean, log_variance))
+            losses.append(loss + self.beta * self._divergence(z, normal, mean, log_variance))
         return losses[0] if len(losses) == 1 else torch.stack(losses).mean(dim=0)
 
     def _reconstruction(self, lot: Lot, logits: Tensor) -> Tensor:
@@ -256,9 +238,9 @@ class StackedVAE(nn.Module):
         mean, log_variance = code.chunk(2, dim=1)
         deviation = torch.exp(0.5 * log_variance)
         # Draws of a record stand one below the other.
-        own, each = noise.reshape(-1, self.latent), tuple(draws * offset for offset in offsets)
-        z = torch.addcmul(_repeated(mean, draws), _repeated(deviation, draws), own)
-        logits, decoded = self.decoder.run(z, each, self.output_bias)
+        normal_numbers, draw_offsets = noise.reshape(-1, self.latent), tuple(draws * offset for offset in offsets)
+        z = torch.addcmul(_repeated(mean, draws), _repeated(deviation, draws), normal_numbers)
+        logits, decoded = self.decoder.run(z, draw_offsets, self.output_bias)
 
         of_others: dict[nn.Parameter, GradientFactors] = {}
         d_logits = cross_entropy_gradient(logits, _repeated(x, draws), self.schema.layout)
@@ -267,15 +249,15 @@ class StackedVAE(nn.Module):
             d_logits[:, units], of_others = self.likelihood.gradient(logits[:, units], x[:, units], offsets)
         if draws > 1:
             d_logits /= draws
-        factors, d_z = self.decoder.back(d_logits, decoded, each, to_input=True, draws=draws)
-        normal = isinstance(self.prior, NormalPrior)
-        if not normal:
+        factors, d_z = self.decoder.back(d_logits, decoded, draw_offsets, to_input=True, draws=draws)
+        is_normal = isinstance(self.prior, NormalPrior)
+        if not is_normal:
             d_z = d_z - self.beta / draws * self.prior.score(z)
             of_others |= {p: Dense(_summed(g, draws) * (-self.beta / draws)) for p, g in self.prior.gradients(z).items()}
         if pull is not None:
             d_z.unflatten(0, (-1, draws))[:, 0].add_(pull.gradient(z[::draws]))
-        d_mean, d_log_variance = _summed(d_z, draws), _summed(d_z * own, draws) * deviation
-        if normal:
+        d_mean, d_log_variance = _summed(d_z, draws), _summed(d_z * normal_numbers, draws) * deviation
+        if is_normal:
             d_mean = d_mean + self.beta * mean
             d_log_variance = d_log_variance + self.beta * deviation.square()
         d_code = torch.cat([d_mean, 0.5 * (d_log_variance - self.beta)], dim=1)
@@ -285,7 +267,7 @@ class StackedVAE(nn.Module):
         if draws == 1 and x.is_floating_point():
 
             def losses() -> Tensor:
-                divergence = self._divergence(z, own, mean, log_variance)
+                divergence = self._divergence(z, normal_numbers, mean, log_variance)
                 loss = self._reconstruction(lot, logits) + self.beta * divergence
                 return loss if pull is None else loss + pull.loss(z)
 
@@ -403,11 +385,7 @@ class StackedVAE(nn.Module):
 
     @torch.no_grad()
     def embedded(self, lot: Lot, noise: Tensor, embedding: CodeEmbedding, encoded: Encoded | None = None) -> Tensor:
-        """Embed the codes that `embedded_term` uses, to (B, d).
-
-        Args:
-            encoded: of this lot, from `encoded`.
-        """
+        """Embed the codes that `embedded_term` uses, to (B, d); `encoded` is of this lot."""
         if encoded is None:
             return embedding(self._draw_codes(lot, noise[:, : self.latent]))
         mean, log_variance = encoded[0].chunk(2, dim=1)
@@ -426,21 +404,6 @@ class StackedVAE(nn.Module):
         """
         towards = 2.0 * weight * embedding.at_zero * (mean_embedding - embedding.of_prior)
         return self._record_term(encoded, Pull(embedding, towards))
-
-    @torch.no_grad()
-    def log_weights(self, lot: Lot, noise: Tensor) -> Tensor:
-        """Return ``log p(x|z) + log p(z) - log q(z|x)`` of each record and draw of its code, (B, draws).
-
-        Args:
-            noise: (B, draws latent) normal numbers, a record's own.
-        """
-        mean, log_variance = self.encode(lot.records, lot.offsets)
-        found = []
-        for own in noise.split(self.latent, dim=1):
-            z = mean + torch.exp(0.5 * log_variance) * own
-            log_q = -0.5 * (own.square() + log_variance + math.log(2.0 * math.pi)).sum(dim=1)
-            found.append(self.prior.log_density(z) - log_q - self._reconstruction(lot, self.decode(z, lot.offsets)))
-        return torch.stack(found, dim=1)
 
     @torch.no_grad()
     def nearest_components(self, x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:

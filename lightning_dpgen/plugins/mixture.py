@@ -28,7 +28,7 @@ from lightning_dpgen.optim.stages import check_noises
 from lightning_dpgen.plugins.lot_log import PRIVATE, lot_numbers
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.planning.stage_spec import declared_records
-from lightning_dpgen.release.drawing.sampler import weights_digest
+from lightning_dpgen.release.drawing.model_files import weights_digest
 from lightning_dpgen.sampling.lots import Lot, LotBatch
 
 # The ways in which the parameters of a component may begin (`bias`).

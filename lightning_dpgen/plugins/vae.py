@@ -17,8 +17,7 @@ from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.micro_batches import MicroBatch, MicroBatches
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.terms import PerGroup
-from lightning_dpgen.models.divergences import DIVERGENCES, GRADIENTS_OF_GROUPS, OF_GROUPS, CodeEmbedding
-from lightning_dpgen.models.kernels import make_kernel
+from lightning_dpgen.models.divergences import DIVERGENCES, GRADIENTS_OF_GROUPS, OF_GROUPS, CodeEmbedding, make_kernel
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.vae import OfGroups, StackedVAE
 from lightning_dpgen.plugins.mixture import PrivateMixture
@@ -37,7 +36,7 @@ class Divergence:
         release: the way in which it becomes public: ``group`` for each of `groups` random groups of a lot, clipped by a
             rule of its own; or ``embedding`` (mmd alone) for the lot's noisy mean embedding, where each record's part is
             clipped with the rest of its gradient. None for ``embedding`` where there is one.
-        kernel, width: of mmd, one of `kernels.KERNELS`, and what differences of codes are divided by in it.
+        kernel, width: of mmd, one of `divergences.KERNELS`, and what differences of codes are divided by in it.
         weight: beside the loss of a record.
         groups: the number of groups of a lot.
         draws: of the prior, public, with which each group is compared.

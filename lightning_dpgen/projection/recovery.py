@@ -109,17 +109,6 @@ class Recovery:
             distances.append(np.take_along_axis(nearest_squared, order, axis=1))
         return np.concatenate(places), np.concatenate(distances)
 
-    def inner_products(self, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Estimate the linear kernel (n, m) of different rows, less the centre, without bias: noises are independent."""
-        return rows @ others.T
-
-    def rbf_kernel(self, rows: np.ndarray, others: np.ndarray, gamma: float) -> np.ndarray:
-        """Compute ``exp(-gamma max(D, 0))`` (n, m) from recovered squared distances D of different rows.
-
-        This is a plug-in estimate: D is unbiased, its exponential is not.
-        """
-        return np.concatenate([np.exp(-gamma * np.maximum(part, 0.0)) for part in self._pairwise(others, rows)])
-
     def _pairwise(self, rows: np.ndarray, queries: np.ndarray) -> Iterator[np.ndarray]:
         """Recover squared distances (some queries, n), a chunk of queries at a time."""
         # Rows are float64, and moved near the origin: squares of large numbers nearly cancel, and leave only rounding.

@@ -25,7 +25,7 @@ from lightning_dpgen.data.row_sample import SAMPLED, RowSample
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.measure.labels import labels_of
+from lightning_dpgen.measure.label_gradients import labels_of
 from lightning_dpgen.metrics.evaluation import Evaluation, evaluate_encoded, evaluate_table
 from lightning_dpgen.metrics.measure import UNSEEN
 from lightning_dpgen.metrics.sides import ROWS, Answers
@@ -141,12 +141,7 @@ def evaluate(
 
 
 def write_evaluation(
-    folder: Path,
-    evaluation: Evaluation,
-    *,
-    data: str,
-    facts: dict[str, Any],
-    counted: Mapping[str, int] | None = None,
+    folder: Path, evaluation: Evaluation, *, data: str, facts: dict[str, Any], counted: Mapping[str, int] | None = None
 ) -> None:
     """Write an evaluation as JSON and as a page, both of which say that they are private.
 
@@ -160,12 +155,7 @@ def write_evaluation(
     page, text = folder / f".{REPORT}.part", folder / f".{EVALUATION}.part"
     try:
         write_private_report(
-            page,
-            evaluation,
-            title=data,
-            facts=facts,
-            counted=counted,
-            warnings=_warnings(folder / WARNINGS),
+            page, evaluation, title=data, facts=facts, counted=counted, warnings=_warnings(folder / WARNINGS)
         )
         told = {"warning": BANNER, "data": data, **facts, "reading": dict(counted or {}), **evaluation.as_json()}
         with open(text, "w", encoding="utf-8", opener=owner_only) as file:

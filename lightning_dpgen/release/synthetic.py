@@ -25,7 +25,8 @@ from lightning_dpgen.release.bundle import release_from
 from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.drawing.described import described, kept_constraints
 from lightning_dpgen.release.drawing.description import measured_networks
-from lightning_dpgen.release.drawing.sampler import Release, write_model
+from lightning_dpgen.release.drawing.model_files import write_model
+from lightning_dpgen.release.drawing.sampler import Release
 from lightning_dpgen.release.files import ANSWERS, FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
 from lightning_dpgen.release.pages.croissant import write_croissant
 from lightning_dpgen.release.pages.examples import example_condition, size_category

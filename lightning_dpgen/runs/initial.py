@@ -9,7 +9,7 @@ import numpy as np
 from lightning_dpgen.common.folders import make_private, place_of, restrict, sync_files
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.ledger import Ledger
-from lightning_dpgen.release.drawing.sampler import write_model
+from lightning_dpgen.release.drawing.model_files import write_model
 from lightning_dpgen.release.files import MODEL
 from lightning_dpgen.runs.identity import is_about
 from lightning_dpgen.runs.run_folder import RunFolder

@@ -13,7 +13,7 @@ import torch
 
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.gaussians import label_components
-from lightning_dpgen.measure.network_labels import LabelRecipe
+from lightning_dpgen.measure.labels import LabelRecipe
 from lightning_dpgen.measure.recipe import MostlyNoise, Recipe
 from lightning_dpgen.measure.workload import Measured, State
 from lightning_dpgen.metrics.fidelity import FIDELITY

@@ -16,12 +16,13 @@ from lightning_dpgen.data.tables.column import Column
 from lightning_dpgen.data.tables.grouped import Grouped
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative
+from lightning_dpgen.models.initial import TRAINED
 from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.trained import TRAINED
 from lightning_dpgen.release.certificate import digest
+from lightning_dpgen.release.drawing.model_files import weights_digest
 from lightning_dpgen.release.drawing.opened import file_hash
-from lightning_dpgen.release.drawing.sampler import Release, load_release, weights_digest
+from lightning_dpgen.release.drawing.sampler import Release, load_release
 from lightning_dpgen.release.files import CERTIFICATE, MODEL, WEIGHTS, NotARelease, read_certificate, release_folder
 from lightning_dpgen.specs.autoencoder import VAESpec
 from lightning_dpgen.specs.network import NetworkSpec

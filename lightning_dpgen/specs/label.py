@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.labels import label_workload
-from lightning_dpgen.measure.tables import what_to_leave_out
-from lightning_dpgen.models.classified import can_label, is_classified
-from lightning_dpgen.models.labelled import feature_count
-from lightning_dpgen.models.scattering import Scattering
+from lightning_dpgen.measure.recipe import what_to_leave_out
+from lightning_dpgen.models.bases import Scattering
+from lightning_dpgen.models.labelled import can_label, feature_count, is_classified
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 from lightning_dpgen.specs.model import MeasuredSpec
 from lightning_dpgen.specs.network import TrainedSpec

@@ -12,8 +12,8 @@ from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.classifier import ClassifierRecipe, classifier_sizes
 from lightning_dpgen.measure.recipe import Recipe
-from lightning_dpgen.models.classified import can_label, is_classified
-from lightning_dpgen.models.symmetries import SETS, Symmetries
+from lightning_dpgen.models.labelled import can_label, is_classified
+from lightning_dpgen.models.poses import SETS, Symmetries
 from lightning_dpgen.privacy.planning.calibration import StageSpec
 from lightning_dpgen.specs.defaults import Defaults, labels_of
 from lightning_dpgen.specs.label import check_label

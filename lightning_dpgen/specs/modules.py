@@ -15,7 +15,7 @@ from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.planning.calibration import StageSpec
 from lightning_dpgen.release.bounds import check_numbers
-from lightning_dpgen.release.drawing.sampler import NETWORKS, rebuilt
+from lightning_dpgen.release.drawing.model_files import NETWORKS, rebuilt
 from lightning_dpgen.specs.autoencoder import VAESpec
 from lightning_dpgen.specs.custom import named, options_of, said
 from lightning_dpgen.specs.model import CustomSpec, RBMSpec, WGANSpec

@@ -16,8 +16,8 @@ from lightning_dpgen.data.kinds import kind_named, kind_of
 from lightning_dpgen.data.tables.row_rules import FOUND
 from lightning_dpgen.measure.copulas import CopulaRecipe
 from lightning_dpgen.measure.crossings import CHOSEN, EVIDENCE
-from lightning_dpgen.models.crossings import Crossed, read_crossings
-from lightning_dpgen.models.trained import TRAINED
+from lightning_dpgen.models.initial import TRAINED
+from lightning_dpgen.models.labelled import Crossed, read_crossings
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import PLD, round_down

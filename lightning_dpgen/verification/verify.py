@@ -19,16 +19,16 @@ from torch import Tensor
 from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.common.plain_text import is_legible
 from lightning_dpgen.measure.labels import LABELS
-from lightning_dpgen.models.forests import StackedForests
+from lightning_dpgen.models.forests import StackedForests, StackedProducts
 from lightning_dpgen.models.labelled import without_label
-from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.release import certificate as certificates
 from lightning_dpgen.release.bounds import MOST_FILES, check_written, too_long
 from lightning_dpgen.release.certificate import ABOUT, FORMAT_VERSION, INIT, SELECTION, digest, statement
 from lightning_dpgen.release.drawing.description import LABELLED, PLAIN_WEIGHTS, PROJECTION
+from lightning_dpgen.release.drawing.model_files import NETWORKS
 from lightning_dpgen.release.drawing.opened import file_hash, open_ordinary, read_json_file
-from lightning_dpgen.release.drawing.sampler import NETWORKS, load_release
+from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.release.files import CERTIFICATE, MODEL, PROJECTED, SIGNATURE, WEIGHTS, NotARelease, read_certificate
 from lightning_dpgen.release.publishing.signature import fingerprint, is_signed_by, read_public, read_signature
 from lightning_dpgen.release.stated_noises import NOT_DRAWN

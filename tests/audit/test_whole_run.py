@@ -15,9 +15,8 @@ from lightning_dpgen.audit.whole_run import attack_run
 from lightning_dpgen.data.discovery import value_tree
 from lightning_dpgen.measure import copulas
 from lightning_dpgen.measure.crossings import CrossingCounts
-from lightning_dpgen.measure.labels import Agreement
-from lightning_dpgen.measure.series_statistics import SecondMoments
-from lightning_dpgen.measure.statistics import Marginals, Means, Squares
+from lightning_dpgen.measure.label_gradients import Agreement
+from lightning_dpgen.measure.statistics import Marginals, Means, SecondMoments, Squares
 from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.access import Access

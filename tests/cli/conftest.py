@@ -9,7 +9,7 @@ import pytest
 from markupsafe import Markup
 
 from lightning_dpgen.cli.main import main
-from lightning_dpgen.models import marginals
+from lightning_dpgen.models import outputs
 from lightning_dpgen.plugins import previews
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.release.pages import private_plots
@@ -58,8 +58,8 @@ def fair_fits(request):
 def _cheap_parts():
     """Hold average records over few codes, and draw small sheets and no private plots: tests here look at none of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(marginals, "_CODES", 32)
-        patch.setattr(marginals, "_FEWEST", 32)
+        patch.setattr(outputs, "_CODES", 32)
+        patch.setattr(outputs, "_FEWEST", 32)
         patch.setattr(previews, "sheet", functools.partial(previews.sheet, columns=1))
         patch.setattr(pictures, "sheet", functools.partial(pictures.sheet, columns=1))
         patch.setattr(private_plots, "drawn", lambda *_: Markup("<img>"))

@@ -16,13 +16,13 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.models.forests import StackedProducts
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.products import StackedProducts
-from lightning_dpgen.release.drawing import blocks
-from lightning_dpgen.release.drawing.draw_spec import DrawSpec
-from lightning_dpgen.release.drawing.sampler import load_release, write_model
+from lightning_dpgen.release.drawing import draws
+from lightning_dpgen.release.drawing.model_files import write_model
+from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.release.rows import folder_of_rows
-from lightning_dpgen.release.rows.folder_of_rows import OtherContent, RowsFolder
+from lightning_dpgen.release.rows.folder_of_rows import DrawSpec, OtherContent, RowsFolder
 
 TABLE = parse_schema("""
 constraints: [a <= b]
@@ -52,7 +52,7 @@ def released(folder, schema, seed=0):
 @pytest.fixture
 def small(monkeypatch):
     """Make blocks of 5 rows and files of 10."""
-    monkeypatch.setattr(blocks, "LARGEST_BLOCK", 5)
+    monkeypatch.setattr(draws, "LARGEST_BLOCK", 5)
     monkeypatch.setattr(folder_of_rows, "ROWS_OF_A_FILE", 10)
 
 
@@ -103,7 +103,7 @@ def test_seeds_and_blocks_have_streams_of_their_own():
     """False alarm below 1 in 10^12: 64 bits of each of 400 streams, seeds that 32 bits hold alike among them."""
     drawn = set()
     for seed, block in itertools.product((0, 1, 2**32, 2**63 - 1), range(100)):
-        generator, random = blocks.block_streams(seed, block)
+        generator, random = draws.block_streams(seed, block)
         drawn |= {int(torch.randint(2**62, (1,), generator=generator)), int(random.integers(2**62))}
     assert len(drawn) == 800
 

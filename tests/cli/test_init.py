@@ -15,7 +15,7 @@ from lightning_dpgen import fit, load_release
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.plugins.checkpoints import Checkpoints
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
-from lightning_dpgen.release.drawing.sampler import weights_digest
+from lightning_dpgen.release.drawing.model_files import weights_digest
 from lightning_dpgen.runs import initial as initial_weights
 from lightning_dpgen.runs import select as selecting
 from lightning_dpgen.runs import train as trained_run

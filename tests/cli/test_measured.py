@@ -15,7 +15,7 @@ from lightning_dpgen import load_release
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.common import pace
 from lightning_dpgen.measure import labels, tables
-from lightning_dpgen.models.symmetries import SETS, Symmetries
+from lightning_dpgen.models.poses import SETS, Symmetries
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon
 from lightning_dpgen.release.pages.report import _BOUGHT

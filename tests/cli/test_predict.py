@@ -10,7 +10,7 @@ from PIL import Image
 
 from lightning_dpgen import BadRecords, load_release
 from lightning_dpgen.data.public_sets import load_public_set, public_set
-from lightning_dpgen.measure import classifier, sketched_mixture
+from lightning_dpgen.measure import classifier, series
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.release.pages.report import _BOUGHT
 from lightning_dpgen.specs.settings import read_settings
@@ -30,7 +30,7 @@ def few_made_up():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(curves, "PANELS", 1)
         patch.setattr(classifier, "_MADE", 400)
-        patch.setattr(sketched_mixture, "_STEPS", 20)
+        patch.setattr(series, "_STEPS", 20)
         yield
 
 

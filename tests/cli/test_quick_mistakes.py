@@ -11,9 +11,9 @@ import torch
 
 from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.models.forests import StackedProducts
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.products import StackedProducts
-from lightning_dpgen.release.drawing.sampler import write_model
+from lightning_dpgen.release.drawing.model_files import write_model
 
 SCHEMA = TableSchema((
     column_of("sex", {"type": "category", "values": ["F", "M"]}),

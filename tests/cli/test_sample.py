@@ -16,7 +16,7 @@ from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.rbm import StackedRBM
-from lightning_dpgen.release.drawing.sampler import write_model
+from lightning_dpgen.release.drawing.model_files import write_model
 
 
 def test_repeatable_and_equal_in_both_formats(dpgen, release, tmp_path):

@@ -26,8 +26,10 @@ from lightning_dpgen.data.tables.schema_draft import draft_of_file
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.rbm import StackedRBM
-from lightning_dpgen.release.drawing import blocks, draw_spec
-from lightning_dpgen.release.drawing.sampler import load_release, write_model
+from lightning_dpgen.release.drawing import draws
+from lightning_dpgen.release.drawing.model_files import write_model
+from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.rows import folder_of_rows
 from lightning_dpgen.release.rows.as_read import AsRead
 from lightning_dpgen.release.rows.tables import csv_text
 
@@ -169,7 +171,7 @@ def test_fields_are_quoted_as_in_the_file_that_was_read(tmp_path, quotes):
 
 
 def test_a_table_of_a_database_has_types_and_is_made_once(dpgen, tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "LARGEST_BLOCK", 10)
+    monkeypatch.setattr(draws, "LARGEST_BLOCK", 10)
     schema = parse_schema("""columns:
   a: {type: number, low: 0, high: 1, decimals: 2, bins: 10}
   at: {type: datetime, low: "2020-01-01 00:00", high: "2020-12-31 00:00", bins: 9}
@@ -190,7 +192,7 @@ def test_a_table_of_a_database_has_types_and_is_made_once(dpgen, tmp_path, monke
 @pytest.mark.parametrize("there", [False, True])
 def test_an_interrupted_draw_leaves_nothing(dpgen, tmp_path, monkeypatch, there):
     """Half a table would look whole, in a database that was there and in a new one."""
-    monkeypatch.setattr(blocks, "LARGEST_BLOCK", 10)
+    monkeypatch.setattr(draws, "LARGEST_BLOCK", 10)
     model = released(tmp_path / "model", PLAIN)
     if there:
         connection = sqlite3.connect(tmp_path / "a.db")
@@ -243,7 +245,7 @@ def test_series_are_long_where_they_are_asked_for_or_were_read_so(dpgen, tmp_pat
     columns = ["series", "time", "load", "sun", *["label"] * bool(classes)]
     assert pd.read_csv(tmp_path / "long.csv").columns.tolist() == columns
     # The certificate of an older release says how the real ones were read, and that is the default.
-    monkeypatch.setattr(draw_spec, "read_certificate", lambda _: {"declared": {"form": "long", "by": "house"}})
+    monkeypatch.setattr(folder_of_rows, "read_certificate", lambda _: {"declared": {"form": "long", "by": "house"}})
     status, out, _ = dpgen("sample", model, "-n", 2)
     assert status == 0 and out.startswith("house,load,sun")
     assert dpgen("sample", model, "-n", 2, "--form", "wide")[1].startswith("load_0,")

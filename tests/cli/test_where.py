@@ -22,10 +22,9 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.release.drawing import blocks, rejection
-from lightning_dpgen.release.drawing.blocks import block_rows, block_streams
+from lightning_dpgen.release.drawing import draws
 from lightning_dpgen.release.drawing.description import conditions_on
-from lightning_dpgen.release.drawing.rejection import TooRare, check_rate
+from lightning_dpgen.release.drawing.draws import TooRare, block_rows, block_streams, check_rate
 from lightning_dpgen.release.drawing.sampler import Release
 
 TABLE = TableSchema((
@@ -205,7 +204,7 @@ def test_bad_conditions_on_labels(schema, condition):
 
 
 def test_a_rare_one_is_given_up(monkeypatch):
-    monkeypatch.setattr(rejection, "MOST_DRAWN", 20_000)
+    monkeypatch.setattr(draws, "MOST_DRAWN", 20_000)
     release = release_of(TABLE)
     release._mixture.network.shares[:, TABLE.layout.spans[1]] = torch.tensor([1.0, 0.0, 0.0, 0.0])
     with pytest.raises(TooRare, match=r"where job=cook: 0 of 20,000 records drawn fit, and 3 were asked for"):
@@ -214,7 +213,7 @@ def test_a_rare_one_is_given_up(monkeypatch):
 
 def test_a_hopeless_one_is_given_up_early(monkeypatch):
     """It ends long before the last of 1,000 records for each that is asked for, and names the rate."""
-    monkeypatch.setattr(rejection, "FIRST_LOOK", 20_000)
+    monkeypatch.setattr(draws, "FIRST_LOOK", 20_000)
     release = release_of(TABLE)
     said = r"(\d+) of ([\d,]+) records drawn fit, about 1 in ([\d,]+), and 100,000 were asked for: ask for (\d+) at most"
     release._mixture.network.shares[:, TABLE.layout.spans[1]] = torch.tensor([0.9998, 0.0002, 0.0, 0.0])
@@ -271,7 +270,7 @@ def test_a_component_alone_has_its_own_shares():
 
 @pytest.mark.parametrize("where", [None, {"sex": "F"}], ids=["all", "some"])
 def test_row_numbers_go_on_from_chunk_to_chunk(monkeypatch, where):
-    monkeypatch.setattr(blocks, "LARGEST_BLOCK", 7)
+    monkeypatch.setattr(draws, "LARGEST_BLOCK", 7)
     columns = (*TABLE.columns, column_of("key", {"type": "fake", "fake": "row_number"}))
     drawn = release_of(TableSchema(columns)).sample(23, 1, where)
     assert drawn["key"].tolist() == list(range(1, 24))
@@ -294,8 +293,8 @@ def test_on_the_command_line(dpgen, release, tmp_path, monkeypatch):
         conditions = [part for word in words for part in ("--where", word)]
         status, _, err = dpgen("sample", release, "-o", tmp_path / "b.csv", *conditions)
         assert status == 2 and said in err and len(err.splitlines()) == 1, err
-    monkeypatch.setattr(rejection, "MOST_DRAWN", 10)
-    monkeypatch.setattr(rejection, "MOST_DRAWN_EACH", 1)
+    monkeypatch.setattr(draws, "MOST_DRAWN", 10)
+    monkeypatch.setattr(draws, "MOST_DRAWN_EACH", 1)
     status, _, err = dpgen("sample", release, "-n", "10000", "-o", tmp_path / "b.csv", "--where", "label=3")
     assert status == 2 and "records drawn fit" in err and len(err.splitlines()) == 1
     assert sorted(tmp_path.rglob("*")) == before

@@ -97,12 +97,11 @@ from lightning_dpgen.gradients import per_sample_gradients as records
 from lightning_dpgen.gradients.clipping import PerPerson
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.measure import labels
+from lightning_dpgen.measure import label_gradients
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
 from lightning_dpgen.measure.classifier import Spreads
 from lightning_dpgen.measure.crossings import CrossingCounts
-from lightning_dpgen.measure.series_statistics import SecondMoments
-from lightning_dpgen.measure.statistics import Marginals
+from lightning_dpgen.measure.statistics import Marginals, SecondMoments
 from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.models.vae import StackedVAE
@@ -357,7 +356,8 @@ BROKEN = {
         (in_front, functools.partial(in_front, "func")),
     ),
     "shared stream, codes of the autoencoder": Broken(
-        StackedVAE.closed_forms, {"own, each = noise.reshape(": "own, each = torch.randn_like(noise).reshape("},
+        StackedVAE.closed_forms, {"normal_numbers, draw_offsets = noise.reshape(":
+         "normal_numbers, draw_offsets = torch.randn_like(noise).reshape("},
         (in_front,),
     ),
     "loss divided by the size of the lot": Broken(
@@ -613,7 +613,7 @@ BROKEN = {
         (baskets_cost,),
     ),
     "gradients of a classifier that are not shortened": Broken(
-        labels._whole_errors,
+        label_gradients._whole_errors,
         {"factors * (1.0 / in_shares)": "(1.0 / in_shares)",
          "whole.where(whole.square().sum(dim=1, keepdim=True) <= room, 0)": "whole"},
         (classifiers_cost,),
@@ -659,7 +659,7 @@ BROKEN = {
         (baskets_cost,),
     ),
     "bought number noised for a record of a person": Broken(
-        first_pass.run_discovery, {"([seen.n]), sensitivity=1.0": "([seen.n]), sensitivity=1.0, per_person=True"},
+        first_pass.run_discovery, {"([records.n]), sensitivity=1.0": "([records.n]), sensitivity=1.0, per_person=True"},
         (persons_cost,),
     ),
     "bounds found by row": Broken(

@@ -16,8 +16,15 @@ from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.models.divergences import GRADIENTS_OF_GROUPS, OF_GROUPS, CodeEmbedding, GroupCodes
-from lightning_dpgen.models.kernels import KERNELS, LEAST_WIDTH, make_kernel
+from lightning_dpgen.models.divergences import (
+    GRADIENTS_OF_GROUPS,
+    KERNELS,
+    LEAST_WIDTH,
+    OF_GROUPS,
+    CodeEmbedding,
+    GroupCodes,
+    make_kernel,
+)
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.noise.stream import PrivateStream

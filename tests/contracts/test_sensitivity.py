@@ -27,13 +27,21 @@ from lightning_dpgen.gradients.engines import ghost_gradients
 from lightning_dpgen.gradients.per_sample_gradients import materialised
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
 from lightning_dpgen.measure.crossings import CrossingCounts
-from lightning_dpgen.measure.labels import GRADIENT_UNITS, Agreement, Gradient
-from lightning_dpgen.measure.posed import Lengths
-from lightning_dpgen.measure.series_statistics import CharacteristicFunctions, CoordinateHistograms, SecondMoments
-from lightning_dpgen.measure.statistics import UNITS, Counts, Histogram, Marginals, Means, Squares
+from lightning_dpgen.measure.label_gradients import GRADIENT_UNITS, Agreement, Gradient
+from lightning_dpgen.measure.pictures import Lengths
+from lightning_dpgen.measure.statistics import (
+    UNITS,
+    CharacteristicFunctions,
+    CoordinateHistograms,
+    Counts,
+    Histogram,
+    Marginals,
+    Means,
+    SecondMoments,
+    Squares,
+)
 from lightning_dpgen.models.bases import Basis
-from lightning_dpgen.models.crossings import Crossed, Crossing
-from lightning_dpgen.models.labelled import feature_count
+from lightning_dpgen.models.labelled import Crossed, Crossing, feature_count
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.passes.store_slices import StoreSlice
 from lightning_dpgen.privacy import mechanisms

@@ -17,8 +17,8 @@ from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text
+from lightning_dpgen.models.forests import StackedProducts
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.release.drawing.sampler import Release
 from lightning_dpgen.sampling.errors import BadRecords
 

@@ -17,7 +17,7 @@ from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.metrics.baskets import CountingQueryError
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.release.drawing.sampler import write_model
+from lightning_dpgen.release.drawing.model_files import write_model
 
 N = 3000
 

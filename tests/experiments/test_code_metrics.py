@@ -4,10 +4,13 @@ import math
 
 import pytest
 import torch
-from code_metrics import CodeDiscrepancy, HoyerSparsity, ImportanceLikelihood
+from code_metrics import CodeDiscrepancy, HoyerSparsity, ImportanceLikelihood, log_weights
 
-from lightning_dpgen.models.kernels import make_kernel
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.models.divergences import make_kernel
 from lightning_dpgen.models.priors import NormalPrior, SparsePrior
+from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.sampling.lots import Lot
 
 
 def _drawn(prior, n, seed=0):
@@ -107,3 +110,22 @@ def test_a_code_of_zeros_has_no_sparsity_and_one_code_no_mean():
     assert metric.compute().isnan()
     metric.update(torch.tensor([[1.0, 2.0], [3.0, 5.0]]))
     assert 0.0 <= float(metric.compute()) <= 1.0
+
+
+def test_log_weights_are_those_of_their_distributions():
+    centres = torch.tensor([[1.0, 0.0], [-1.0, 0.5]])
+    prior = {"kind": "mixture", "centres": centres.tolist(), "scale": 0.4}
+    vae = StackedVAE(
+        ImageSchema(2, 3, levels=255), 1, hidden=4, latent=2, prior=prior, likelihood="laplace", scale=0.2,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(1)
+    lot, noise = Lot(torch.rand(5, 6, generator=generator), (0, 5)), torch.randn(5, 2, generator=generator)
+    mean, log_variance = vae.encode(lot.records, (0, 5))
+    code = torch.distributions.Normal(mean, torch.exp(0.5 * log_variance))
+    z = code.loc + code.scale * noise
+    parts = torch.distributions.Normal(centres, 0.4).log_prob(z[:, None]).sum(dim=2)
+    of_prior = torch.logsumexp(parts, dim=1) - math.log(2.0)
+    units = torch.distributions.Laplace(torch.sigmoid(vae.decode(z, (0, 5))), 0.2)
+    wanted = units.log_prob(lot.records).sum(dim=1) + of_prior - code.log_prob(z).sum(dim=1)
+    assert torch.allclose(log_weights(vae, lot, noise)[:, 0], wanted.detach(), rtol=1e-4, atol=1e-4)

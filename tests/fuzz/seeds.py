@@ -23,15 +23,12 @@ from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.models.crossings import Crossing
-from lightning_dpgen.models.forests import StackedForests
-from lightning_dpgen.models.gaussians import StackedGaussians
+from lightning_dpgen.models.forests import StackedForests, StackedProducts
+from lightning_dpgen.models.gaussians import SeriesGaussians, StackedGaussians
 from lightning_dpgen.models.generators import StackedGenerator
-from lightning_dpgen.models.labelled import LabelledNetwork
+from lightning_dpgen.models.labelled import Crossing, LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.rbm import StackedRBM
-from lightning_dpgen.models.series_gaussians import SeriesGaussians
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
@@ -46,7 +43,7 @@ from lightning_dpgen.projection.matrices import make_matrix
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.projection.sensitivity import Neighbourhood
 from lightning_dpgen.release.bundle import write_release
-from lightning_dpgen.release.drawing.sampler import write_model
+from lightning_dpgen.release.drawing.model_files import write_model
 from lightning_dpgen.release.projected import ProjectedRows, write_projected
 from lightning_dpgen.release.weights import WeightsContent
 

@@ -18,9 +18,8 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.critics import StackedCritic
-from lightning_dpgen.models.divergences import CodeEmbedding
+from lightning_dpgen.models.divergences import CodeEmbedding, make_kernel
 from lightning_dpgen.models.generators import StackedGenerator
-from lightning_dpgen.models.kernels import make_kernel
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.sampling.lots import Lot

@@ -12,8 +12,7 @@ from torch import nn
 from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.per_sample_gradients import materialised
-from lightning_dpgen.models.divergences import CodeEmbedding
-from lightning_dpgen.models.kernels import KERNELS, make_kernel
+from lightning_dpgen.models.divergences import KERNELS, CodeEmbedding, make_kernel
 from lightning_dpgen.models.priors import MixturePrior, NormalPrior, SparsePrior
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy.lot_id import LotId

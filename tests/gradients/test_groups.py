@@ -14,8 +14,7 @@ from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
-from lightning_dpgen.models.divergences import GRADIENTS_OF_GROUPS, OF_GROUPS, GroupCodes
-from lightning_dpgen.models.kernels import KERNELS, make_kernel
+from lightning_dpgen.models.divergences import GRADIENTS_OF_GROUPS, KERNELS, OF_GROUPS, GroupCodes, make_kernel
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot

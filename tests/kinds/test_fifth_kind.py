@@ -25,8 +25,8 @@ from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Marginals
 from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.metrics.measure import Result, register
+from lightning_dpgen.models.forests import StackedProducts
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.products import StackedProducts
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

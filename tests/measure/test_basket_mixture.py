@@ -12,14 +12,14 @@ from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure import basket_mixture
 from lightning_dpgen.measure.basket_mixture import BasketRecipe
-from lightning_dpgen.measure.basket_sizes import halves, strata
-from lightning_dpgen.measure.baskets import PairsBySize
-from lightning_dpgen.models.successive import successive_sample
+from lightning_dpgen.measure.baskets import PairsBySize, halves, strata
+from lightning_dpgen.models.outputs import successive_sample
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_plan
-from lightning_dpgen.release.drawing.blocks import block_streams
-from lightning_dpgen.release.drawing.sampler import load_release, write_model
+from lightning_dpgen.release.drawing.draws import block_streams
+from lightning_dpgen.release.drawing.model_files import write_model
+from lightning_dpgen.release.drawing.sampler import load_release
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,7 @@ import torch
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.measure.basket_sizes import BasketSizes, halves, strata
-from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
+from lightning_dpgen.measure.baskets import BasketSizes, ItemsBySize, PairsBySize, halves, strata
 from lightning_dpgen.measure.statistics import Marginals
 from lightning_dpgen.measure.workload import Measured
 

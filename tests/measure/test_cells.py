@@ -13,8 +13,8 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.measure import Counts, GaussianRecipe, Means, Squares
 from lightning_dpgen.measure.cells import InCells, _split
 from lightning_dpgen.measure.gaussians import label_components
-from lightning_dpgen.measure.shrinkage import likely_counts, likely_differences
-from lightning_dpgen.models.symmetries import Symmetries
+from lightning_dpgen.measure.moments import likely_counts, likely_differences
+from lightning_dpgen.models.poses import Symmetries
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.planning.calibration import make_plan
 

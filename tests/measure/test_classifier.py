@@ -16,12 +16,13 @@ from lightning_dpgen.measure import classifier
 from lightning_dpgen.measure.classifier import SPREADS, ClassifierRecipe, DescribedGradient, Directions, Spreads
 from lightning_dpgen.measure.gaussians import GaussianRecipe, label_components
 from lightning_dpgen.measure.labels import LABELS
-from lightning_dpgen.models.classified import ClassifiedNetwork
-from lightning_dpgen.models.scattering import Scattering
+from lightning_dpgen.models.bases import Scattering
+from lightning_dpgen.models.labelled import ClassifiedNetwork
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_plan
-from lightning_dpgen.release.drawing.sampler import Release, load_release, write_model
+from lightning_dpgen.release.drawing.model_files import write_model
+from lightning_dpgen.release.drawing.sampler import Release, load_release
 
 SERIES = SeriesSchema(12, low=0.0, high=1.0, classes=("slow", "middling", "fast"))
 PICTURES = ImageSchema(4, 4, levels=1, classes=2)

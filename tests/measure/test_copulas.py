@@ -14,8 +14,8 @@ from lightning_dpgen.api import fit, schema_of
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.copulas import ColumnScores, CopulaRecipe, takes_copula
-from lightning_dpgen.measure.series_statistics import SecondMoments
-from lightning_dpgen.models.copulas import StackedCopula, ordered_choices
+from lightning_dpgen.measure.statistics import SecondMoments
+from lightning_dpgen.models.gaussians import StackedCopula, ordered_choices
 from lightning_dpgen.models.outputs import draw
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream

@@ -22,7 +22,7 @@ from lightning_dpgen.measure.crossings import (
 )
 from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.measure.tables import TABLES, TableRecipe
-from lightning_dpgen.models.crossings import Crossing
+from lightning_dpgen.models.labelled import Crossing
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.planning.calibration import make_plan
 

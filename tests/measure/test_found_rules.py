@@ -6,7 +6,7 @@ import torch
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.measure.found_rules import FoundRule, find_rules, with_rules
+from lightning_dpgen.measure.pair_tables import FoundRule, find_rules, with_rules
 from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.mixture import Mixture

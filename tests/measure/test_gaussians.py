@@ -11,12 +11,11 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.measure.clipped_gaussians import through_clipping
 from lightning_dpgen.measure.gaussians import GaussianRecipe, label_components
+from lightning_dpgen.measure.moments import _in_common, factors_of, likely_counts, likely_means, through_clipping
+from lightning_dpgen.measure.pictures import curve
 from lightning_dpgen.measure.recipe import MostlyNoise
-from lightning_dpgen.measure.shrinkage import _in_common, factors_of, likely_counts, likely_means
 from lightning_dpgen.measure.statistics import Counts, Histogram
-from lightning_dpgen.measure.value_curve import curve
 from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.models.bases import cosines
 from lightning_dpgen.models.gaussians import StackedGaussians
@@ -24,8 +23,9 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_mu
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.planning.calibration import make_plan
-from lightning_dpgen.release.drawing.blocks import block_streams
-from lightning_dpgen.release.drawing.sampler import load_release, write_model
+from lightning_dpgen.release.drawing.draws import block_streams
+from lightning_dpgen.release.drawing.model_files import write_model
+from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.sampling.errors import BadRecords
 
 SERIES = SeriesSchema(6, low=0.0, high=1.0, classes=("a", "b"))

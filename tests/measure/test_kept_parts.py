@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.measure.kept_parts import KeptParts
+from lightning_dpgen.measure.statistics import KeptParts
 
 
 def test_parts_are_kept_with_their_records_within_bounds_and_never_pickled():

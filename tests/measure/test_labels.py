@@ -12,18 +12,18 @@ import torch
 from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.measure import labels, tables
-from lightning_dpgen.measure.labels import LABELS, Agreement, Gradient, whole_features
+from lightning_dpgen.measure import label_gradients, labels, tables
+from lightning_dpgen.measure.label_gradients import Agreement, Gradient, whole_features, whole_shares
+from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.measure.tables import TABLES, TableRecipe
-from lightning_dpgen.measure.whole_shares import whole_shares
 from lightning_dpgen.measure.workload import Measured
-from lightning_dpgen.models.crossings import Crossed
-from lightning_dpgen.models.labelled import LEAST, added_up, feature_count
+from lightning_dpgen.models.labelled import LEAST, Crossed, added_up, feature_count
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_plan
-from lightning_dpgen.release.drawing.blocks import block_streams
-from lightning_dpgen.release.drawing.sampler import load_release, write_model
+from lightning_dpgen.release.drawing.draws import block_streams
+from lightning_dpgen.release.drawing.model_files import write_model
+from lightning_dpgen.release.drawing.sampler import load_release
 
 LAYOUT = Layout(0, groups=(3, 2, 3, 4), label=2)
 SCALED = Layout(2, groups=(3, 2), label=0)
@@ -151,7 +151,7 @@ def test_sums_by_choices_are_those_of_features(scale):
     u = added_up(records, LAYOUT, statistic._choices._rows.double()).to(torch.int32)
     shares = whole_shares(added_up(records, LAYOUT, statistic._logits))
     told = torch.from_numpy(codes[:, 2].astype(np.int64))
-    expected = labels.summed_gradients(u, shares, told, 0.7, 4.0)
+    expected = label_gradients.summed_gradients(u, shares, told, 0.7, 4.0)
     assert torch.equal(statistic.sums(records, torch.zeros(300).long()), expected) and expected.any()
 
 
@@ -311,7 +311,7 @@ def test_a_label_that_columns_determine_is_left_to_the_mixture(monkeypatch):
     for statistic in own.statistics(LABELS, kept[0]).values():
         copy = pickle.loads(pickle.dumps(statistic))
         assert torch.equal(sums(copy, codes[:50]), sums(statistic, codes[:50]))
-    monkeypatch.setattr(tables, "_DOUBT", 0.0)
+    monkeypatch.setattr(labels, "_DOUBT", 0.0)
     start = recipe(records).fitted({**kept[-1], LABELS: ()}).network
     assert float(start.label_closeness) != 1.0
 

@@ -10,12 +10,11 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure import labels
-from lightning_dpgen.measure.labels import LABELS
-from lightning_dpgen.measure.network_labels import LabelRecipe
+from lightning_dpgen.measure.labels import LABELS, LabelRecipe
+from lightning_dpgen.models.forests import StackedProducts
 from lightning_dpgen.models.generators import StackedGenerator
 from lightning_dpgen.models.labelled import added_up
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.privacy.account import Account

@@ -10,13 +10,12 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.gaussians import POSES, GaussianRecipe, label_components
-from lightning_dpgen.measure.posed import Posed, pays_off, trial
+from lightning_dpgen.measure.pictures import Posed, pays_off, trial
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.bases import cosines
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.poses import find_poses
-from lightning_dpgen.models.symmetries import Symmetries
+from lightning_dpgen.models.poses import Symmetries, find_poses
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_plan

@@ -11,22 +11,20 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.measure import sketched_mixture
+from lightning_dpgen.measure import series
 from lightning_dpgen.measure.gaussians import label_components
-from lightning_dpgen.measure.reading_scores import EDGES, ReadingScores, find_scores
 from lightning_dpgen.measure.recipe import MostlyNoise
-from lightning_dpgen.measure.series import SeriesRecipe
-from lightning_dpgen.measure.series_statistics import CoordinateHistograms
-from lightning_dpgen.measure.series_waves import SeriesWaves
-from lightning_dpgen.measure.sketched_mixture import draw_frequencies, fit_mixture
-from lightning_dpgen.measure.wave_scales import find_scales, scale_edges
+from lightning_dpgen.measure.series import SeriesRecipe, draw_frequencies, fit_mixture
+from lightning_dpgen.measure.series_waves import EDGES, ReadingScores, SeriesWaves, find_scales, find_scores, scale_edges
+from lightning_dpgen.measure.statistics import CoordinateHistograms
 from lightning_dpgen.models.bases import cosines, unit_values
-from lightning_dpgen.models.series_gaussians import SeriesGaussians
+from lightning_dpgen.models.gaussians import SeriesGaussians
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_mu
 from lightning_dpgen.privacy.planning.calibration import make_plan
-from lightning_dpgen.release.drawing.blocks import block_streams
-from lightning_dpgen.release.drawing.sampler import load_release, write_model
+from lightning_dpgen.release.drawing.draws import block_streams
+from lightning_dpgen.release.drawing.model_files import write_model
+from lightning_dpgen.release.drawing.sampler import load_release
 
 DAYS = SeriesSchema(12, low=0.0, high=1.0, classes=("week", "end"))
 
@@ -34,7 +32,7 @@ DAYS = SeriesSchema(12, low=0.0, high=1.0, classes=("week", "end"))
 @pytest.fixture
 def quick(monkeypatch):
     """Let a fit end after a few steps, where its result does not matter."""
-    monkeypatch.setattr(sketched_mixture, "_STEPS", 3)
+    monkeypatch.setattr(series, "_STEPS", 3)
 
 
 def smooth_days(n):

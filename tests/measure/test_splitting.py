@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from lightning_dpgen.measure.splitting import split_noise
-from lightning_dpgen.measure.workload import Measured
+from lightning_dpgen.measure.workload import Measured, split_noise
 
 N = 40_000
 

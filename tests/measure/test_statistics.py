@@ -14,11 +14,18 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.measure.baskets import ItemsBySize, PairsBySize
-from lightning_dpgen.measure.reading_scores import EDGES, ReadingScores
-from lightning_dpgen.measure.series_statistics import CharacteristicFunctions, CoordinateHistograms, SecondMoments
-from lightning_dpgen.measure.series_waves import SeriesWaves
-from lightning_dpgen.measure.statistics import Counts, Histogram, Marginals, Means, Squares, add_by_place
-from lightning_dpgen.measure.wave_scales import scale_edges
+from lightning_dpgen.measure.series_waves import EDGES, ReadingScores, SeriesWaves, scale_edges
+from lightning_dpgen.measure.statistics import (
+    CharacteristicFunctions,
+    CoordinateHistograms,
+    Counts,
+    Histogram,
+    Marginals,
+    Means,
+    SecondMoments,
+    Squares,
+    add_by_place,
+)
 from lightning_dpgen.models.bases import Basis, cosines, unit_values
 
 TABLE = Layout(0, groups=(2, 3, 4), label=0)

@@ -16,9 +16,9 @@ from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_plan
-from lightning_dpgen.release.drawing.blocks import block_streams
-from lightning_dpgen.release.drawing.rejection import draw_all
-from lightning_dpgen.release.drawing.sampler import load_release, write_model
+from lightning_dpgen.release.drawing.draws import block_streams, draw_all
+from lightning_dpgen.release.drawing.model_files import write_model
+from lightning_dpgen.release.drawing.sampler import load_release
 
 SIZES = {"a": 3, "b": 2, "c": 4, "d": 3}
 

@@ -3,7 +3,7 @@
 import torch
 from torch.overrides import TorchFunctionMode
 
-from lightning_dpgen.measure.whole_shares import SHARE_BITS, mixed_shares, whole_shares
+from lightning_dpgen.measure.label_gradients import SHARE_BITS, mixed_shares, whole_shares
 
 LOGITS = 8.0 * torch.randn(300, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 BEFORE = torch.rand(300, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64).clamp(min=1e-4)

@@ -7,8 +7,7 @@ import torch
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord
-from lightning_dpgen.models.divergences import CodeEmbedding
-from lightning_dpgen.models.kernels import KERNELS, make_kernel
+from lightning_dpgen.models.divergences import KERNELS, CodeEmbedding, make_kernel
 from lightning_dpgen.models.priors import NormalPrior, make_prior
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.sampling.lots import Lot
@@ -63,23 +62,6 @@ def test_products_of_embeddings_are_the_kernel_of_that_width(name, width):
     z = torch.randn(30, 2, generator=torch.Generator().manual_seed(1))
     # Each product is a mean of 12,000 cosines and more, of deviation below .01: five of these and more.
     assert float((embedding(z) @ embedding(z).T - kernel(z, z) / kernel.at_zero).abs().max()) < 0.05
-
-
-def test_log_weights_are_those_of_their_distributions():
-    centres = torch.tensor([[1.0, 0.0], [-1.0, 0.5]])
-    prior = {"kind": "mixture", "centres": centres.tolist(), "scale": 0.4}
-    vae = StackedVAE(
-        ImageSchema(2, 3, levels=255), 1, hidden=4, latent=2, prior=prior, likelihood="laplace", scale=0.2,
-        generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
-    (lot, noise), (mean, log_variance) = _lot(vae, 5), vae.encode(_lot(vae, 5)[0].records, (0, 5))
-    code = torch.distributions.Normal(mean, torch.exp(0.5 * log_variance))
-    z = code.loc + code.scale * noise
-    parts = torch.distributions.Normal(centres, 0.4).log_prob(z[:, None]).sum(dim=2)
-    of_prior = torch.logsumexp(parts, dim=1) - math.log(2.0)
-    units = torch.distributions.Laplace(torch.sigmoid(vae.decode(z, (0, 5))), 0.2)
-    wanted = units.log_prob(lot.records).sum(dim=1) + of_prior - code.log_prob(z).sum(dim=1)
-    assert torch.allclose(vae.log_weights(lot, noise)[:, 0], wanted.detach(), rtol=1e-4, atol=1e-4)
 
 
 BAD = {

@@ -11,10 +11,9 @@ from marks import but
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.models import conditional
 from lightning_dpgen.models.conditional import ConditionalSampler, is_conditional
-from lightning_dpgen.models.crossings import Crossing
-from lightning_dpgen.models.labelled import LabelledNetwork, added_up
+from lightning_dpgen.models.forests import StackedProducts
+from lightning_dpgen.models.labelled import Crossing, LabelledNetwork, added_up
 from lightning_dpgen.models.mixture import Diverged
-from lightning_dpgen.models.products import StackedProducts
 from tests.models.test_forests import FORESTS, SCHEMA, SIZES, WEIGHTS, agreement, chances, forests
 
 LAYOUT = SCHEMA.layout

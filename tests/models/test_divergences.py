@@ -6,8 +6,17 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from lightning_dpgen.models.divergences import GroupCodes, kl_from_prior, mmd, mmd_gradient, total_correlation
-from lightning_dpgen.models.kernels import KERNELS, LEAST_WIDTH, SCALES, make_kernel
+from lightning_dpgen.models.divergences import (
+    KERNELS,
+    LEAST_WIDTH,
+    SCALES,
+    GroupCodes,
+    kl_from_prior,
+    make_kernel,
+    mmd,
+    mmd_gradient,
+    total_correlation,
+)
 from lightning_dpgen.models.priors import NormalPrior
 
 SIZES = (4, 1, 0, 3)

@@ -9,9 +9,8 @@ import torch
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.models.generators import StackedGenerator, _log_uniform
-from lightning_dpgen.models.recurrent import SeriesDecoder
-from lightning_dpgen.release.drawing.sampler import rebuilt
+from lightning_dpgen.models.generators import SeriesDecoder, StackedGenerator, _log_uniform
+from lightning_dpgen.release.drawing.model_files import rebuilt
 
 PICTURES = ImageSchema(2, 2, levels=1, classes=3)
 SERIES = SeriesSchema(length=4, low=0.0, high=1.0, channels=("a", "b"), classes=("x", "y"))

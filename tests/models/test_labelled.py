@@ -12,14 +12,15 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.models.forests import StackedProducts
 from lightning_dpgen.models.generators import StackedGenerator
 from lightning_dpgen.models.labelled import KNOTS, LabelledNetwork, added_up, feature_count
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.release.drawing.blocks import block_streams
-from lightning_dpgen.release.drawing.sampler import load_release, rebuilt, write_model
+from lightning_dpgen.release.drawing.draws import block_streams
+from lightning_dpgen.release.drawing.model_files import rebuilt, write_model
+from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.release.files import MODEL, NotARelease
 
 TABLE = TableSchema(

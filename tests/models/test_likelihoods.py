@@ -8,9 +8,9 @@ import scipy.stats
 import torch
 
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.models.likelihoods import LIKELIHOODS, UnitLikelihood
+from lightning_dpgen.models.outputs import LIKELIHOODS, UnitLikelihood
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.release.drawing.sampler import rebuilt
+from lightning_dpgen.release.drawing.model_files import rebuilt
 
 OFFSETS = (0, 2, 2, 5)
 FORMS = [(kind, scale) for kind in LIKELIHOODS for scale in (None, 0.3) if kind != "bernoulli" or scale is None]

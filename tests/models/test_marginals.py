@@ -8,9 +8,8 @@ from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.models.generators import StackedGenerator
-from lightning_dpgen.models.marginals import held_bias
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.outputs import means
+from lightning_dpgen.models.outputs import held_bias, means
 from lightning_dpgen.models.vae import StackedVAE
 
 LAYOUTS = {

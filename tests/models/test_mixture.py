@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.models.forests import StackedProducts
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.products import StackedProducts
 
 WEIGHTS = torch.tensor([0.0, 0.35, 0.0, 0.6, 0.05, 0.0])
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.models.scattering import Scattering, _lengths
+from lightning_dpgen.models.bases import Scattering, _lengths
 
 AXES = {
     "grey": (12, 10, 1),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from lightning_dpgen.models.successive import successive_sample
+from lightning_dpgen.models.outputs import successive_sample
 
 # The first is drawn with ease; the second has an item that takes nearly all draws, so that most rows end in the race.
 RATES = {"even": [1.0, 2.0, 3.0, 4.0, 0.5], "one of nearly all": [1.0, 2.0, 3000.0, 4.0, 0.5]}

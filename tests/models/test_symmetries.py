@@ -13,10 +13,10 @@ from lightning_dpgen.measure.gaussians import GaussianRecipe
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.poses import upright
-from lightning_dpgen.models.symmetries import SETS, Symmetries
-from lightning_dpgen.release.drawing.blocks import block_streams
-from lightning_dpgen.release.drawing.sampler import load_release, write_model
+from lightning_dpgen.models.poses import SETS, Symmetries, upright
+from lightning_dpgen.release.drawing.draws import block_streams
+from lightning_dpgen.release.drawing.model_files import write_model
+from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.release.files import NotARelease
 
 SIDE = 21

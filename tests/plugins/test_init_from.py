@@ -26,7 +26,8 @@ from lightning_dpgen import (
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.noise.stream import PrivateStream
-from lightning_dpgen.release.drawing.sampler import Release, weights_digest
+from lightning_dpgen.release.drawing.model_files import weights_digest
+from lightning_dpgen.release.drawing.sampler import Release
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

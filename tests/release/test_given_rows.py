@@ -21,14 +21,14 @@ from lightning_dpgen.cli.main import main
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.models.forests import StackedForests
+from lightning_dpgen.models.forests import StackedForests, StackedProducts
 from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.vae import StackedVAE
-from lightning_dpgen.release.drawing import rejection
-from lightning_dpgen.release.drawing.rejection import TooRare
-from lightning_dpgen.release.drawing.sampler import Release, write_model
+from lightning_dpgen.release.drawing import draws
+from lightning_dpgen.release.drawing.draws import TooRare
+from lightning_dpgen.release.drawing.model_files import write_model
+from lightning_dpgen.release.drawing.sampler import Release
 from lightning_dpgen.release.rows.tables import write_table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "data"))
@@ -180,7 +180,7 @@ WIDE = {
 @pytest.mark.parametrize("constraints", WIDE.values(), ids=WIDE)
 def test_what_some_row_has_is_completed_though_the_model_hardly_makes_it(constraints, monkeypatch):
     """Rows are drawn evenly from all that keep the rules, and the model has nearly all of its mass elsewhere."""
-    monkeypatch.setattr(rejection, "_ROUNDS_GIVEN", 6)
+    monkeypatch.setattr(draws, "_ROUNDS_GIVEN", 6)
     highs, random = {"a": 500, "b": 500, "c": 1000, "h": 23, "m": 59, "t": 99_999, "u": 99_999}, np.random.default_rng(5)
     derived = [text.split()[0] for text in constraints if text[:4] in ("t = ", "u = ")]
     columns = {name: {"type": "number", "decimals": 2, "low": 0, "high": high, "bins": 8} for name, high in highs.items()}
@@ -206,7 +206,7 @@ def test_what_some_row_has_is_completed_though_the_model_hardly_makes_it(constra
 @pytest.mark.parametrize("constraint", [*KINDS["sum"], *KINDS["condition on a computed one"]])
 def test_any_row_of_few_values_is_completed_though_the_model_hardly_makes_it(constraint, monkeypatch):
     """Rows are drawn evenly from all that keep the rule, by enumeration."""
-    monkeypatch.setattr(rejection, "_ROUNDS_GIVEN", 6)
+    monkeypatch.setattr(draws, "_ROUNDS_GIVEN", 6)
     schema, random = of_few_values([constraint]), np.random.default_rng(1)
     codes = random.permutation(rows_that_keep(schema))[:12]
     rows = schema.values(Encoded(np.zeros((len(codes), 0), np.float32), codes), random)
@@ -289,7 +289,7 @@ BAD = {
 
 @pytest.mark.parametrize(("rows", "said"), BAD.values(), ids=BAD)
 def test_rows_that_cannot_be_are_told_by_row_and_column(rows, said, monkeypatch):
-    monkeypatch.setattr("lightning_dpgen.release.drawing.blocks.LARGEST_BLOCK", 2)
+    monkeypatch.setattr("lightning_dpgen.release.drawing.draws.LARGEST_BLOCK", 2)
     release = release_of(forest(RULES, TREES))
     with pytest.raises(BadRecords, match=said) as error:
         release.complete(pd.DataFrame(rows) if isinstance(rows, dict) else rows)
@@ -330,7 +330,7 @@ def test_another_kind_of_model_finds_what_is_given_by_rejection(monkeypatch):
     assert found["job"].tolist()[:3] == ["vet", "cook", "vet"] and found["a"][[0, 2]].tolist() == [3, 3]
     assert found.equals(release.complete(rows, seed=1)) and RULES.rules.kept(pa.RecordBatch.from_pandas(found)).all()
     for name, value in {"MOST_DRAWN": 10, "MOST_DRAWN_EACH": 1, "block_rows": lambda layout: 5}.items():
-        monkeypatch.setattr(rejection, name, value)
+        monkeypatch.setattr(draws, name, value)
     with pytest.raises(TooRare, match=r"row 0 .*a vae_mixture makes by chance alone: 0 of 10 records drawn"):
         rare = {"begin": "2020-05-05", "end": "2020-05-05", "out": "2020-07-30", "a": 3, "b": 7.77, "closed": True}
         release.complete(pd.DataFrame([rare]), seed=1)
@@ -357,7 +357,7 @@ def test_choices_of_a_column_have_equal_shares(make):
 
 
 def test_blocks_together_have_equal_shares(monkeypatch):
-    monkeypatch.setattr("lightning_dpgen.release.drawing.blocks.LARGEST_BLOCK", 50)
+    monkeypatch.setattr("lightning_dpgen.release.drawing.draws.LARGEST_BLOCK", 50)
     assert release_of(shares(RULES)).complete(pd.DataFrame({"a": [4] * 60}), 1)["id"].tolist() == [*range(1, 61)]
     assert sorted(release_of(shares(RULES)).sample(95, 1, balance="job")["job"].value_counts()) == [31, 32, 32]
     pictures = release_of(shares(ImageSchema(2, 2, levels=1, classes=2)))
@@ -384,7 +384,7 @@ def test_a_value_without_mass_is_known_before_records_are_drawn(monkeypatch):
     )
     release = release_of(forest(schema, [-1, 0]))
     assert len(release.sample(20, 1, where="age <= 15")) == 20
-    monkeypatch.setattr(rejection.ConditionalSampler, "draw", lambda *_: pytest.fail("records are drawn"))
+    monkeypatch.setattr(draws.ConditionalSampler, "draw", lambda *_: pytest.fail("records are drawn"))
     with pytest.raises(ValueError, match=r"column 'age': the model makes no such value"):
         release.sample(20, where="age = 15")
     with pytest.raises(

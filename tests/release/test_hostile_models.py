@@ -11,15 +11,14 @@ from lightning_dpgen.data.files.arrays import load_arrays
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.rows import read_rows
 from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.models.crossings import Crossing
-from lightning_dpgen.models.forests import StackedForests
-from lightning_dpgen.models.labelled import LabelledNetwork
+from lightning_dpgen.models.forests import StackedForests, StackedProducts
+from lightning_dpgen.models.labelled import Crossing, LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.models.products import StackedProducts
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.projection.sensitivity import Neighbourhood
-from lightning_dpgen.release.drawing.sampler import Release, load_release, write_model
+from lightning_dpgen.release.drawing.model_files import write_model
+from lightning_dpgen.release.drawing.sampler import Release, load_release
 from lightning_dpgen.release.files import MODEL, NotARelease
 from lightning_dpgen.release.projected import ProjectedRows, load_projected, write_projected
 from lightning_dpgen.sampling.errors import BadRecords

@@ -10,7 +10,7 @@ import safetensors.torch
 from keep_releases import KEPT, KINDS, Line
 
 from lightning_dpgen.cli.main import main
-from lightning_dpgen.models.copulas import StackedCopula
+from lightning_dpgen.models.gaussians import StackedCopula
 from lightning_dpgen.release.certificate import FORMAT_VERSION, digest
 from lightning_dpgen.release.drawing.opened import file_hash
 from lightning_dpgen.release.drawing.sampler import load_release

@@ -4,7 +4,7 @@ import json
 
 from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.tables.description import VALUES
-from lightning_dpgen.models.trained import TRAINED
+from lightning_dpgen.models.initial import TRAINED
 from lightning_dpgen.privacy.access import PURE
 from lightning_dpgen.privacy.accounting.events import encode
 from lightning_dpgen.privacy.drawn_noise import NOISY_MAX, REAL_GAUSSIAN, ROUNDED_GAUSSIAN

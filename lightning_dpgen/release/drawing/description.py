@@ -146,18 +146,18 @@ def conditions_on(schema: Schema, where: Where) -> dict[str, list[Condition]]:
         >>> [condition.may for condition in conditions_on(schema, ["age >= 85", "age < 90"])["age"]][0]
         frozenset({8, 9})
     """
-    found: dict[str, list[Condition]] = {}
+    by_column: dict[str, list[Condition]] = {}
     every = conditions_of(where, schema.arrow.names)
     for said in every:
-        found.setdefault(said.column, []).append(schema.condition(said))
-    for column, several in found.items():
+        by_column.setdefault(said.column, []).append(schema.condition(said))
+    for column, several in by_column.items():
         if several[0].group is not None and not frozenset.intersection(*(condition.may for condition in several)):
-            told = "no record fulfils all conditions on it: leave some out"
+            problem = "no record fulfils all conditions on it: leave some out"
             if len(several) == 1:
-                told = "the model makes no such value: ask for one that it makes, or for a range"
-            raise ValueError(f"column {column!r}: {told}")
+                problem = "the model makes no such value: ask for one that it makes, or for a range"
+            raise ValueError(f"column {column!r}: {problem}")
     schema.check_together(every)
-    return found
+    return by_column
 
 
 def balanced_group(schema: Schema, column: Any) -> tuple[int, int]:

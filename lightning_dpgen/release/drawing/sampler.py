@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import json
 import secrets
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import safetensors.torch
 import torch
 from safetensors import SafetensorError
 
@@ -28,78 +24,36 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.given import GivenRows
 from lightning_dpgen.data.tables.reading import Table
-from lightning_dpgen.models.classified import with_label
-from lightning_dpgen.models.copulas import StackedCopula
-from lightning_dpgen.models.crossings import described_crossings, read_crossings
-from lightning_dpgen.models.forests import StackedForests
-from lightning_dpgen.models.gaussians import StackedGaussians
-from lightning_dpgen.models.labelled import LabelledNetwork, without_label
-from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork, Mixture
-from lightning_dpgen.models.products import StackedProducts
-from lightning_dpgen.models.series_gaussians import SeriesGaussians
-from lightning_dpgen.models.trained import TRAINED
-from lightning_dpgen.release.bounds import check_columns, check_finite, check_numbers, check_tensors
-from lightning_dpgen.release.drawing.blocks import block_rows, block_streams
-from lightning_dpgen.release.drawing.codes import encode_records
+from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture
+from lightning_dpgen.release.bounds import check_columns
 from lightning_dpgen.release.drawing.description import (
-    CROSSINGS,
     KEPT,
-    LABELLED,
     PROJECTION,
     balanced_group,
     check_component,
     conditions_on,
-    described_schema,
     read_description,
     unreadable,
 )
-from lightning_dpgen.release.drawing.predictions import Unlabelled, predict_labels
-from lightning_dpgen.release.drawing.rejection import (
+from lightning_dpgen.release.drawing.draws import (
     Drawn,
+    Request,
     Wanted,
+    block_rows,
+    block_streams,
     draw_all,
     draw_balanced,
     draw_fitting,
     draw_given,
 )
-from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease, release_folder
+from lightning_dpgen.release.drawing.model_files import NETWORKS, read_mixture
+from lightning_dpgen.release.drawing.predictions import Unlabelled, encode_records, predict_labels
+from lightning_dpgen.release.files import WEIGHTS, NotARelease, release_folder
 from lightning_dpgen.release.projected import ProjectedRows, load_projected
 from lightning_dpgen.release.publishing.mark import marked_schema
 from lightning_dpgen.release.rows.as_read import AsRead
 
-_MEASURED = (StackedCopula, StackedForests, StackedGaussians, SeriesGaussians, StackedProducts)
-NETWORKS = {network.kind: network for network in (*TRAINED.values(), *_MEASURED)}
-_LARGEST = 2**24
 _SEEDS = 2**63
-# Settings of networks that are neither sizes nor true or false, and the types that they have.
-_NO_SIZES: dict[str, tuple[type, ...]] = {
-    "network": (str,),
-    "symmetries": (dict,),
-    "sampling": (str,),
-    "likelihood": (str,),
-    "scale": (float, type(None)),
-    "floor": (float,),
-    "prior": (dict,),
-    "parents": (list,),
-}
-
-
-class ReadMixture(Mixture):
-    """A mixture with weights from an untrusted file: finite, but maybe so large that generated numbers are not."""
-
-    def sample_components(self, component: torch.Tensor, generator: torch.Generator) -> Encoded:
-        try:
-            return super().sample_components(component, generator)
-        except Diverged as error:
-            raise NotARelease(f"{error}, so its weights are not those of a trained model") from None
-
-    def _generated(self, offsets: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-        made = super()._generated(offsets, generator)
-        if not torch.isfinite(made).all():
-            raise NotARelease(
-                "the model gives numbers that are not finite, so its weights are not those of a trained model"
-            )
-        return made
 
 
 class Release:
@@ -143,7 +97,7 @@ class Release:
         Raises:
             ValueError: for pictures of more numbers than a table has columns; `sample` draws these all the same.
         """
-        self._check_columns()
+        check_columns(self.schema.layout.units)
         return self.schema.arrow if self.private else marked_schema(self.schema.arrow)
 
     @property
@@ -302,7 +256,7 @@ class Release:
         self, n: int, seed: int | None = None, where: Where | None = None, balance: str | None = None
     ) -> pa.Table:
         """Draw the same records as a table with the columns of the schema, whatever the form of files is."""
-        self._check_columns()
+        check_columns(self.schema.layout.units)
         return pa.Table.from_batches(self.chunks(n, seed, where, balance=balance), self.schema.arrow)
 
     @cached_property
@@ -322,13 +276,13 @@ class Release:
 
         Args:
             n, seed, where, balance: as of `sample`.
-            rows: those of the n that are drawn, from the beginning of a block (a multiple of `blocks.LARGEST_BLOCK` is one)
+            rows: those of the n that are drawn, from the beginning of a block (a multiple of `draws.LARGEST_BLOCK` is one)
                 to the end of one or of all; None for all. They are the same whether others are drawn or not.
 
         Example:
             >>> batches = list(release.chunks(10**8, seed=1, rows=range(10**7, 2 * 10**7)))      # doctest: +SKIP
         """
-        self._check_columns()
+        check_columns(self.schema.layout.units)
         for before, part, random in self._drawn(n, seed, where, balance, rows):
             if part.values is None:
                 yield self.schema.decode(part.encoded, random, before)
@@ -345,9 +299,6 @@ class Release:
         """Draw the same, a block at a time."""
         return (part.encoded for _, part, _ in self._drawn(n, seed, where, balance))
 
-    def _check_columns(self) -> None:
-        check_columns(self.schema.layout.units)
-
     def _drawn(
         self, n: int, seed: int | None, where: Where | None, balance: str | None, rows: range | None = None
     ) -> Iterator[tuple[int, Drawn, np.random.Generator]]:
@@ -361,18 +312,17 @@ class Release:
         if balance is not None:
             balanced_group(self.schema, balance)
         wanted = Wanted.of(self.schema.layout, conditions_on(self.schema, where) if where else {})
-        said = in_words(where) if where else ""
         fitting = bool(where) or balance is not None
         with pace.stage("records that fit" if fitting else "drawing records", stop - first, alone=True) as shown:
+            request = Request(self._mixture, n, step, in_words(where) if where else "", wanted, shown)
             # Without records, the form of them is drawn.
             for start in range(first, max(stop, first + 1), step):
                 generator, random = block_streams(seed, start // step)
                 count = min(step, stop - start)
                 if balance is not None:
-                    others = start, count, n, step, said, wanted, generator, random, shown
-                    part = draw_balanced(self._mixture, balance, *others)
+                    part = draw_balanced(request, balance, start, count, generator, random)
                 elif where:
-                    part = draw_fitting(self._mixture, count, n, step, said, wanted, generator, random, shown)
+                    part = draw_fitting(request, count, generator, random)
                 else:
                     part = draw_all(self._mixture, count, generator, random)
                     shown.advance(count)
@@ -399,51 +349,6 @@ def _checked(n: Any, seed: Any) -> tuple[int, int | None]:
     return n, seed
 
 
-def weights_digest(network: GenerativeNetwork) -> str:
-    """Return the sha256 of the weights of a network as `write_model` writes them, in hexadecimal.
-
-    Of a release that this software has written it is the hash of ``model.safetensors`` in its certificate.
-    """
-    return hashlib.sha256(safetensors.torch.save(_tensors(network))).hexdigest()
-
-
-def write_model(folder: Path, mixture: Mixture, *, private: bool = True, kept: float | None = None) -> None:
-    """Write weights and description: all that sampling needs, and no pickle.
-
-    Args:
-        kept: the share of rows that keep all constraints as they are first drawn, for readers of the description.
-    """
-    network = mixture.network
-    check_numbers(network)
-    description = _described(network) | {"mixture_weights": mixture.weights.tolist()}
-    description |= {} if private else {"private": False}
-    description |= {} if kept is None else {KEPT: kept}
-    (folder / MODEL).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-    # A full disk is an OSError here, and another error where safetensors writes the file itself.
-    (folder / WEIGHTS).write_bytes(safetensors.torch.save(_tensors(network)))
-    (folder / WEIGHTS).chmod(0o644)
-
-
-def _tensors(network: Any) -> dict[str, torch.Tensor]:
-    return {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
-
-
-def rebuilt(network: GenerativeNetwork) -> GenerativeNetwork:
-    """Rebuild the network as a reader of its release has it.
-
-    Raises:
-        ValueError: if it cannot be released, or is not made again by ``type(network)(schema, k, **settings)``.
-    """
-    described = json.loads(json.dumps(_described(network), allow_nan=False))
-    tensors = {name: tensor.detach().cpu() for name, tensor in network.state_dict().items()}
-    weights = {"mixture_weights": [1.0] * network.k}
-    again = _filled(_described_network(described | weights, {network.kind: type(without_label(network))})[0], tensors)
-    for name, tensor in tensors.items():
-        if not torch.isfinite(tensor).all():
-            raise ValueError(f"{name}: expected finite float32 numbers")
-    return again
-
-
 def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]] = ()) -> Release | ProjectedRows:
     """Load a release from its folder: a model to sample from, or projected rows.
 
@@ -468,85 +373,8 @@ def load_release(path: str | Path, *, networks: Sequence[type[GenerativeNetwork]
         private = description.pop("private", True)
         if type(private) is not bool:
             raise ValueError(f"private={private!r}: expected true or false")
-        return Release(_read(description, folder / WEIGHTS, known), private=private)
+        return Release(read_mixture(description, folder / WEIGHTS, known), private=private)
     except NotARelease:
         raise
     except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise unreadable(folder, error) from None
-
-
-def _described(network: GenerativeNetwork) -> dict[str, Any]:
-    own = {"model": network.kind, "schema": network.schema.as_json(), "k": network.k}
-    if taken := sorted({*own, "mixture_weights", "private", KEPT, LABELLED, CROSSINGS} & set(network.settings)):
-        raise ValueError(f"the settings of the network name {taken[0]!r}, which a release holds already")
-    if not isinstance(network, LabelledNetwork):
-        return own | network.settings
-    crossings = described_crossings(network.crossed.crossings)
-    return own | network.settings | {LABELLED: True} | ({CROSSINGS: crossings} if crossings else {})
-
-
-def _foreign(kind: Any, networks: Mapping[str, Any]) -> str:
-    module, colon, name = kind.partition(":") if isinstance(kind, str) else ("", "", "")
-    if colon and name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
-        return (
-            f"it is a {kind}, custom code, which is never imported by a name in a file: if you trust it, from {module} "
-            f"import {name}, and load_release(path, networks=[{name}])"
-        )
-    return f"model={kind!r}: expected one of {', '.join(sorted(networks))}"
-
-
-def _described_network(
-    description: dict[str, Any], networks: Mapping[str, type[GenerativeNetwork]]
-) -> tuple[GenerativeNetwork, list[float]]:
-    """Make the network that a description names, without memory of its own, and return its mixture weights too."""
-    description = dict(description)
-    kind = description.pop("model")
-    if not isinstance(kind, str) or kind not in networks:
-        raise ValueError(_foreign(kind, networks))
-    if lacking := [name for name in ("schema", "k", "mixture_weights") if name not in description]:
-        raise ValueError(f"{lacking[0]} is missing")
-    schema = described_schema(description.pop("schema"))
-    mixture_weights, labelled = description.pop("mixture_weights"), description.pop(LABELLED, False)
-    if type(labelled) is not bool:
-        raise ValueError(f"{LABELLED}={labelled!r}: expected true or false")
-    crossings = read_crossings(description.pop(CROSSINGS, []))
-    if crossings and not labelled:
-        raise ValueError(f"{CROSSINGS}: expected none without a label that is drawn last")
-    # The class of a custom network knows which settings make sense; those of this package check words and objects.
-    for name, value in description.items() if kind in NETWORKS else ():
-        kinds = _NO_SIZES.get(name)
-        if kinds is None and not (type(value) is bool or (type(value) is int and 1 <= value <= _LARGEST)):
-            raise ValueError(f"{name}={value!r}: expected a whole number from 1 to {_LARGEST:,}")
-        if kinds is not None and type(value) not in kinds:
-            raise ValueError(f"{name}={value!r}: expected another kind of value")
-    if kind in NETWORKS:
-        asked = [own for own in inspect.signature(networks[kind]).parameters.values() if own.name != "schema"]
-        if lacking := [own.name for own in asked if own.default is own.empty and own.name not in description]:
-            raise ValueError(f"{lacking[0]} is missing")
-        if foreign := sorted(description.keys() - {own.name for own in asked}):
-            raise ValueError(f"{foreign[0]}: a {kind} has no such setting")
-    # Sizes that the tensors do not have cost nothing on this device.
-    with torch.device("meta"):
-        network = networks[kind](schema, **description)
-        return with_label(network, crossings) if labelled else network, mixture_weights
-
-
-def _filled(network: GenerativeNetwork, tensors: dict[str, torch.Tensor]) -> GenerativeNetwork:
-    """Put these tensors in the place of the network's own."""
-    network.load_state_dict(tensors, assign=True)
-    for name, tensor in network.state_dict().items():
-        if tensor.dtype != torch.float32:
-            raise ValueError(f"{name}: expected float32 numbers")
-    return network.eval()
-
-
-def _read(description: dict[str, Any], path: Path, networks: Mapping[str, type[GenerativeNetwork]]) -> Mixture:
-    """Read a described mixture, its tensors from a file that holds these and nothing else."""
-    network, mixture_weights = _described_network(description, networks)
-    numbers = isinstance(mixture_weights, list) and all(type(weight) in (int, float) for weight in mixture_weights)
-    weights = torch.tensor(mixture_weights if numbers else [], dtype=torch.float32)
-    if weights.shape != (network.k,) or not torch.isfinite(weights).all() or (weights < 0).any() or not weights.any():
-        raise ValueError(f"mixture_weights must be {network.k} numbers, 0 or more, and not all 0")
-    check_tensors(path, {name: tensor.shape for name, tensor in network.state_dict().items()}, "F32")
-    check_finite(path)
-    return ReadMixture(_filled(network, safetensors.torch.load_file(path)), weights)

@@ -66,17 +66,17 @@ def write_to_database(url: str, table: str, chunks: Iterable[pa.RecordBatch], co
     if engine.dialect.name not in _WITH_ZONES:
         nothing = pa.record_batch([pa.array([], kind) for kind in columns.types], names=columns.names)
         chunks, columns = map(_without_zones, chunks), _without_zones(nothing).schema
-    made = sqlalchemy.Table(table, sqlalchemy.MetaData(), *(_column(field) for field in columns))
+    new_table = sqlalchemy.Table(table, sqlalchemy.MetaData(), *(_column(field) for field in columns))
     done = created = False
     try:
         with engine.begin() as connection:
             if sqlalchemy.inspect(connection).has_table(table):
                 raise TableExists(f"{without_passwords(url)} has a table {table!r} already: choose another name")
-            made.create(connection)
+            new_table.create(connection)
             created = True
             for chunk in chunks:
                 if rows := chunk.to_pylist():
-                    connection.execute(made.insert(), rows)
+                    connection.execute(new_table.insert(), rows)
         done = True
     except SQLAlchemyError as error:
         raise described_error(url, error) from None
@@ -84,7 +84,7 @@ def write_to_database(url: str, table: str, chunks: Iterable[pa.RecordBatch], co
         if not done:
             with suppress(SQLAlchemyError):
                 if created:
-                    made.drop(engine, checkfirst=True)
+                    new_table.drop(engine, checkfirst=True)
             if is_new:
                 file.unlink(missing_ok=True)
         engine.dispose()
@@ -126,13 +126,13 @@ def _column(field: pa.Field) -> Any:
 
     kind, types = field.type, pa.types
     if types.is_timestamp(kind):
-        found = sqlalchemy.DateTime(timezone=kind.tz is not None)
+        sql_type = sqlalchemy.DateTime(timezone=kind.tz is not None)
     elif types.is_list(kind):
-        found = sqlalchemy.JSON()
+        sql_type = sqlalchemy.JSON()
     else:
         known = {
             sqlalchemy.Boolean: types.is_boolean, sqlalchemy.BigInteger: types.is_integer,
             sqlalchemy.Double: types.is_floating, sqlalchemy.Date: types.is_date, sqlalchemy.Time: types.is_time,
         }  # fmt: skip
-        found = next((made for made, test in known.items() if test(kind)), sqlalchemy.Text)()
-    return sqlalchemy.Column(field.name, found)
+        sql_type = next((made for made, test in known.items() if test(kind)), sqlalchemy.Text)()
+    return sqlalchemy.Column(field.name, sql_type)

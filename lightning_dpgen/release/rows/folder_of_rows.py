@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import secrets
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from multiprocessing import get_context, parent_process
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,9 +25,89 @@ import torch
 
 from lightning_dpgen.common import pace
 from lightning_dpgen.common.folders import sync_folder
-from lightning_dpgen.release.drawing.blocks import LARGEST_BLOCK
-from lightning_dpgen.release.drawing.draw_spec import DrawSpec
+from lightning_dpgen.data.files.kinds import PARQUET
+from lightning_dpgen.data.kinds import kind_of
+from lightning_dpgen.privacy.software import installed_version
+from lightning_dpgen.release.drawing.draws import LARGEST_BLOCK
+from lightning_dpgen.release.drawing.opened import file_hash
+from lightning_dpgen.release.drawing.sampler import Release, load_release
+from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease, read_certificate
+from lightning_dpgen.release.rows.as_read import AsRead, WrittenRecords
 from lightning_dpgen.release.rows.tables import write_table
+
+
+@dataclass(frozen=True)
+class DrawSpec:
+    """Records of a release, as `dpgen sample` draws them.
+
+    Args:
+        folder: of the release.
+        n, seed, where, balance: as of `Release.sample`.
+        component: the only one that is drawn from, or None for all.
+        form: of series, ``wide`` or ``long``; None for that in which they were read.
+        ending: of the files, on which the form of baskets depends.
+    """
+
+    folder: Path
+    n: int
+    seed: int | None = None
+    where: tuple[str, ...] = ()
+    component: int | None = None
+    form: str | None = None
+    ending: str = PARQUET
+    balance: str | None = None
+
+    @cached_property
+    def release(self) -> Release:
+        """The release, or its component.
+
+        Raises:
+            NotARelease: if there is none.
+        """
+        release = load_release(self.folder)
+        return release if self.component is None else release.component(self.component)
+
+    @cached_property
+    def _written(self) -> WrittenRecords:
+        schema = self.release.schema
+        return kind_of(schema).written(schema, self.release, self.ending, self.form, self._declared)
+
+    @property
+    def written_form(self) -> AsRead:
+        """The form of a file of text, as real records were read."""
+        return self._written.form
+
+    @property
+    def columns(self) -> pa.Schema:
+        """The columns of a file."""
+        return self._written.columns.with_metadata(self.release.arrow.metadata)
+
+    @property
+    def rows_a_record(self) -> int | None:
+        """The rows of each record in a file; None where records differ in it."""
+        return self._written.rows_a_record
+
+    def chunks(self, rows: range | None = None) -> Iterator[pa.RecordBatch]:
+        """Draw the records, or some of them (`Release.chunks`), a block at a time."""
+        chunks = self.release.chunks(self.n, self.seed, list(self.where), rows, self.balance)
+        return self._written.rows(chunks, 0 if rows is None else rows.start)
+
+    def digest(self, **written: bool) -> str:
+        """Return twelve hexadecimal digits that another draw lacks, and the same by another version of this software.
+
+        Args:
+            written: what else decides the content of a file.
+        """
+        told = asdict(self) | {"folder": [file_hash(self.folder / name) for name in (MODEL, WEIGHTS)]}
+        told |= written | {"columns": self.columns.to_string(), "version": installed_version()}
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+
+    def _declared(self) -> dict[str, Any]:
+        with suppress(NotARelease):  # a model gives records without its certificate
+            declared = read_certificate(self.folder).get("declared")
+            return declared if isinstance(declared, dict) else {}
+        return {}
+
 
 # Rows of each file but the last.
 ROWS_OF_A_FILE = 100 * LARGEST_BLOCK
@@ -72,10 +156,10 @@ class RowsFolder:
             NotARelease, TooRare: as of `DrawSpec.release` and `Release.sample`.
             LostProcess: if a process was ended from outside.
         """
-        seeded = self if self.draw.seed is not None else replace(self, draw=replace(self.draw, seed=self._found_seed()))
-        return seeded._write(processes)
-
-    def _write(self, processes: int) -> tuple[int, int]:
+        if self.draw.seed is None:
+            there = {match[3] for match in map(_NAME.fullmatch, self._names()) if match}
+            seed = int(there.pop()) if len(there) == 1 else secrets.randbelow(2**63)
+            return replace(self, draw=replace(self.draw, seed=seed)).write(processes)
         count = max(1, -(-self.draw.n // ROWS_OF_A_FILE))
         digest = self.draw.digest(escape=self.escape)
         names = [
@@ -137,28 +221,23 @@ class RowsFolder:
         except (OSError, pa.ArrowInvalid):
             return False
 
-    def _found_seed(self) -> int:
-        """Return the seed of files that are there; a fresh one if there are none."""
-        found = {match[3] for match in map(_NAME.fullmatch, self._names()) if match}
-        return int(found.pop()) if len(found) == 1 else secrets.randbelow(2**63)
-
     def _names(self) -> list[str]:
         return sorted(os.listdir(self.folder)) if os.path.lexists(self.folder) else []
 
     def _checked(self, names: set[str]) -> set[str]:
         """Return the files of this draw that are there, and remove what interrupted writing has left."""
         there = set(self._names())
-        left = {name for name in there if _PART.fullmatch(name)}
-        if others := sorted(there - left - names):
+        unfinished = {name for name in there if _PART.fullmatch(name)}
+        if others := sorted(there - unfinished - names):
             if any(_NAME.fullmatch(name) for name in others):
                 raise OtherContent(
                     "holds files of another draw (another release, -n, --seed, condition, form or version): expected the "
                     "arguments with which they were drawn, or another folder"
                 )
             raise OtherContent(f"holds {others[0]!r}: expected a new folder, or one that the same command has begun")
-        for name in left:
+        for name in unfinished:
             (self.folder / name).unlink(missing_ok=True)
-        return there - left
+        return there - unfinished
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Synthetic records that fulfil conditions or complete given rows, and keep constraints: how long that is tried."""
+"""Synthetic records drawn in blocks, which fulfil conditions, complete given rows or keep constraints."""
 
 from __future__ import annotations
 
@@ -19,8 +19,48 @@ from lightning_dpgen.data.tables.kept_values import draw_kept_values
 from lightning_dpgen.data.tables.value_set import ValueSet
 from lightning_dpgen.models.conditional import ConditionalSampler, is_conditional
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.release.drawing.blocks import block_rows
 from lightning_dpgen.release.drawing.description import balanced_group
+from lightning_dpgen.sampling.randomness import WORDS, make_twister_state
+
+# The most records of a block, and numbers of their layout: so few that memory is used again and not fetched anew. Choices
+# are drawn from sums that records have in common, and their values take a while for each block.
+LARGEST_BLOCK = 10_000
+_NUMBERS, _NUMBERS_OF_CHOICES = 1 << 22, 1 << 24
+# A column of very many takes longer than its records do, so a block has more of these.
+_MANY_GROUPS, _AT_LEAST = 1000, 500
+
+
+def block_rows(layout: Layout) -> int:
+    """Return the number of records of a block: 1, 2 or 5 and zeros, so that `LARGEST_BLOCK` is a multiple of it.
+
+    Example:
+        >>> [block_rows(Layout(units=units)) for units in (20, 784, 100_000)]
+        [10000, 5000, 20]
+        >>> block_rows(Layout(units=0, groups=(1_000,)))
+        10000
+    """
+    least = _AT_LEAST if len(layout.groups) >= _MANY_GROUPS else 1
+    most = min(LARGEST_BLOCK, max(least, (_NUMBERS if layout.units else _NUMBERS_OF_CHOICES) // layout.width))
+    return max(step * 10**zeros for step in (1, 2, 5) for zeros in range(5) if step * 10**zeros <= most)
+
+
+def block_streams(seed: int, block: int) -> tuple[torch.Generator, np.random.Generator]:
+    """Return the two generators of a block, which no other block and no other seed has.
+
+    Args:
+        seed: of all blocks, 0 or more; public.
+        block: its number, from 0.
+
+    Example:
+        >>> one, other = (block_streams(7, block)[1].random() for block in (0, 1))
+        >>> one == other, one == block_streams(7, 0)[1].random()
+        (False, True)
+    """
+    sequence = np.random.SeedSequence(seed, spawn_key=(block,))
+    words = sequence.generate_state(1 + WORDS, np.uint64)
+    state = make_twister_state(words[:1], words[1:] >> np.uint64(32))
+    return torch.Generator().set_state(state), np.random.default_rng(sequence.spawn(1)[0])
+
 
 # A draw is given up after so many records for each that is asked for, or so many in all,
 MOST_DRAWN_EACH, MOST_DRAWN = 1_000, 100_000
@@ -100,6 +140,25 @@ class Wanted:
         return replace(self, allowed=self.allowed * others, shares=self.shares * others)
 
 
+@dataclass(frozen=True)
+class Request:
+    """Records that are as wanted.
+
+    Args:
+        asked: the number of records of all blocks together.
+        step: the number that is drawn at a time.
+        in_words, wanted: what is wanted.
+        shown: told how far it is.
+    """
+
+    mixture: Mixture
+    asked: int
+    step: int
+    in_words: str
+    wanted: Wanted
+    shown: Stage
+
+
 def draw_all(mixture: Mixture, n: int, generator: torch.Generator, random: np.random.Generator) -> Drawn:
     """Draw n records that keep the constraints of their schema.
 
@@ -112,10 +171,10 @@ def draw_all(mixture: Mixture, n: int, generator: torch.Generator, random: np.ra
     schema = mixture.network.schema
     if not schema.restricts:
         return Drawn(mixture.sample(n, generator))
-    parts, found, drawn = [], 0, 0
-    while found < n or not parts:
-        check_rate("the constraints of the schema", n, found, drawn)
-        encoded = mixture.sample(n - found, generator)
+    parts, kept_count, drawn = [], 0, 0
+    while kept_count < n or not parts:
+        check_rate("the constraints of the schema", n, kept_count, drawn)
+        encoded = mixture.sample(n - kept_count, generator)
         values, kept = draw_kept_values(schema, encoded, random)
         drawn += len(encoded)
         if len(parts) >= _ROUNDS:
@@ -124,75 +183,50 @@ def draw_all(mixture: Mixture, n: int, generator: torch.Generator, random: np.ra
             values, kept = values.filter(pa.array(kept)), kept[kept]
             encoded = schema.encode(values)
         parts.append(Drawn(encoded, values)[np.flatnonzero(kept)])
-        found += len(parts[-1])
+        kept_count += len(parts[-1])
     # The order of rounds would tell which rows are rare.
-    return _joined(parts)[random.permutation(found)]
+    return _joined(parts)[random.permutation(kept_count)]
 
 
-def draw_fitting(
-    mixture: Mixture,
-    n: int,
-    asked: int,
-    step: int,
-    said: str,
-    wanted: Wanted,
-    generator: torch.Generator,
-    random: np.random.Generator,
-    shown: Stage,
-) -> Drawn:
-    """Draw until n records are as wanted: each has the model's conditional distribution.
+def draw_fitting(request: Request, n: int, generator: torch.Generator, random: np.random.Generator) -> Drawn:
+    """Draw until n records of a block are as wanted: each has the model's conditional distribution.
 
     Networks that `is_conditional` draw records that have allowed choices. Of others, and of what choices do not tell, those
     that do not fit are left out.
 
-    Args:
-        n: those of a block, and `asked` those of all blocks.
-        step: the number of records that are drawn at a time.
-        said, wanted: what is wanted, in words too.
-        shown: told how far it is.
-
     Raises:
         TooRare: see `check_rate`.
     """
-    schema, sampler = mixture.network.schema, None
+    mixture, wanted, step, in_words = request.mixture, request.wanted, request.step, request.in_words
+    schema, sampler, most = mixture.network.schema, None, min(request.asked, step)
     if is_conditional(mixture.network):
         sampler = ConditionalSampler(mixture.network, mixture.weights)
         chance = float(sampler.log_chances(wanted.allowed))
         if chance < _LEAST_CHANCE:
-            raise TooRare(f"{said}: the model makes no such record: ask for what it makes")
-        check_share(said, min(asked, step), math.exp(float(sampler.log_chances(wanted.shares)) - chance))
-    parts, found, drawn = [], 0, 0
-    while found < n or not parts:
+            raise TooRare(f"{in_words}: the model makes no such record: ask for what it makes")
+        check_share(in_words, most, math.exp(float(sampler.log_chances(wanted.shares)) - chance))
+    parts, fitting, drawn = [], 0, 0
+    while fitting < n or not parts:
         # The last block may have few records, of which as many may be drawn as of another.
-        check_rate(said, min(asked, step), found, drawn, asked)
+        check_rate(in_words, most, fitting, drawn, request.asked)
         if sampler is None:
             part = Drawn(mixture.sample_independent(step if n else 0, generator))
         else:
             # As many as are likely to be enough; many more where hardly any of the last ones were.
-            count = min(step, (n - found) * min(10, drawn // max(1, found) + 1) + 10) if drawn else n
+            count = min(step, (n - fitting) * min(10, drawn // max(1, fitting) + 1) + 10) if drawn else n
             part = Drawn(sampler.draw(wanted.allowed, torch.zeros(count, dtype=torch.int64), generator))
         drawn += len(part)
         part = _fitting(part, schema, wanted, random)
-        part = part[np.arange(min(len(part), n - found))]
-        found += len(part)
+        part = part[np.arange(min(len(part), n - fitting))]
+        fitting += len(part)
         parts.append(part)
-        shown.note = f"of {drawn:,} drawn in a block"
-        shown.advance(len(part))
+        request.shown.note = f"of {drawn:,} drawn in a block"
+        request.shown.advance(len(part))
     return _joined(parts)
 
 
 def draw_balanced(
-    mixture: Mixture,
-    column: str,
-    first: int,
-    n: int,
-    asked: int,
-    step: int,
-    said: str,
-    wanted: Wanted,
-    generator: torch.Generator,
-    random: np.random.Generator,
-    shown: Stage,
+    request: Request, column: str, first: int, n: int, generator: torch.Generator, random: np.random.Generator
 ) -> Drawn:
     """Draw n records as `draw_fitting` does, of which every choice of a column has an equal share, in random order.
 
@@ -200,16 +234,16 @@ def draw_balanced(
         column: one that `balanced_group` knows.
         first: the number of records in all blocks before, so that shares of all blocks together are equal, too.
     """
-    schema = mixture.network.schema
+    schema, wanted = request.mixture.network.schema, request.wanted
     group, choices = balanced_group(schema, column)
     span = schema.layout.spans[group]
     codes = [code for code in range(choices) if wanted.allowed[0, span.start + code] > 0.0]
-    own, parts = (first + np.arange(n)) % len(codes), []
+    places_of_codes, parts = (first + np.arange(n)) % len(codes), []
     for place, code in enumerate(codes):
+        named = f"{column}={schema.choices[column][code]}{', ' if request.in_words else ''}{request.in_words}"
         some = wanted.with_choice(span, code)
-        named = f"{column}={schema.choices[column][code]}{', ' if said else ''}{said}"
-        most = -(-asked // len(codes))
-        parts.append(draw_fitting(mixture, int((own == place).sum()), most, step, named, some, generator, random, shown))
+        of_choice = replace(request, asked=-(-request.asked // len(codes)), in_words=named, wanted=some)
+        parts.append(draw_fitting(of_choice, int((places_of_codes == place).sum()), generator, random))
     return _joined(parts)[random.permutation(n)]
 
 
@@ -231,25 +265,25 @@ def draw_given(
     if not is_conditional(mixture.network):
         return _draw_alike(mixture, given, generator, random, shown)
     schema, sampler = mixture.network.schema, ConditionalSampler(mixture.network, mixture.weights)
-    allowed, left, values = torch.from_numpy(given.allowed()), np.arange(len(given)), None
-    parts, places, each, refused = [], [], 1, dict[int, str]()
+    allowed, waiting, values = torch.from_numpy(given.allowed()), np.arange(len(given)), None
+    parts, places, tries, refused = [], [], 1, dict[int, str]()
     for turn in range(_ROUNDS_GIVEN):
         if turn == _NARROWED:
-            narrowed = given[left].narrowed()
-            allowed[left] = torch.from_numpy(narrowed.allowed)
-            values = dict(zip(left.tolist(), narrowed.left, strict=True))
-            refused = {int(left[row]): problem for row, problem in narrowed.impossible.items()}
-            left = np.setdiff1d(left, list(refused))
-            if not len(left):
+            narrowed = given[waiting].narrowed()
+            allowed[waiting] = torch.from_numpy(narrowed.allowed)
+            values = dict(zip(waiting.tolist(), narrowed.left, strict=True))
+            refused = {int(waiting[row]): problem for row, problem in narrowed.impossible.items()}
+            waiting = np.setdiff1d(waiting, list(refused))
+            if not len(waiting):
                 break
         if turn >= _NARROWED:
-            each = max(1, min(_TRIED_EACH, block_rows(schema.layout) // len(left)))
-        rows = np.repeat(left, each)
+            tries = max(1, min(_TRIED_EACH, block_rows(schema.layout) // len(waiting)))
+        rows = np.repeat(waiting, tries)
         some = given[rows]
-        part = Drawn(sampler.draw(allowed[left], torch.arange(len(left)).repeat_interleave(each), generator))
+        part = Drawn(sampler.draw(allowed[waiting], torch.arange(len(waiting)).repeat_interleave(tries), generator))
         if turn == _ROUNDS_GIVEN - 1:
             # The only way may be one that the model hardly makes.
-            part = Drawn(Encoded(part.encoded.units, _any_choices(schema, allowed[left], each, generator)))
+            part = Drawn(Encoded(part.encoded.units, _any_choices(schema, allowed[waiting], tries, generator)))
         part, kept = _completed(part, some, schema, random)
         if turn >= _ROUNDS_GIVEN - _REPAIRED:
             part, kept = _repaired(part, some, [values[row] for row in rows], schema, random)
@@ -258,23 +292,23 @@ def draw_given(
         parts.append(part[np.flatnonzero(kept)[first]])
         places.append(fine)
         shown.advance(len(fine))
-        left = np.setdiff1d(left, fine)
-        if not len(left):
+        waiting = np.setdiff1d(waiting, fine)
+        if not len(waiting):
             break
-    for row in left.tolist():
+    for row in waiting.tolist():
         broken = schema.rules.broken_most(part.values.filter(pa.array(rows == row)))
         refused[row] = f"no values of its other cells were found that keep all constraints, and most broke {broken}"
     return None if refused else _joined(parts)[np.argsort(np.concatenate(places))], refused
 
 
-def _any_choices(schema: Schema, allowed: torch.Tensor, each: int, generator: torch.Generator) -> np.ndarray:
+def _any_choices(schema: Schema, allowed: torch.Tensor, tries: int, generator: torch.Generator) -> np.ndarray:
     """Draw codes (n * each, groups) evenly among the choices that are allowed (n, width)."""
-    codes = np.zeros((len(allowed) * each, len(schema.layout.spans)), np.int64)
+    codes = np.zeros((len(allowed) * tries, len(schema.layout.spans)), np.int64)
     for group, span in enumerate(schema.layout.spans):
-        own = allowed[:, span]
+        may = allowed[:, span]
         # Where constraints leave no choice at all, none is better than another.
-        own = torch.where(own.any(dim=1, keepdim=True), own, 1.0)
-        codes[:, group] = torch.multinomial(own, each, True, generator=generator).ravel().numpy()
+        may = torch.where(may.any(dim=1, keepdim=True), may, 1.0)
+        codes[:, group] = torch.multinomial(may, tries, True, generator=generator).ravel().numpy()
     return codes
 
 
@@ -291,8 +325,9 @@ def _draw_alike(
             continue
         allowed = torch.from_numpy(first.allowed())
         wanted = Wanted(allowed, allowed.double(), given=first)
-        said = f"{first.place(0)}: what is given, which a {mixture.network.kind} makes by chance alone"
-        parts.append(draw_fitting(mixture, len(rows), len(rows), step, said, wanted, generator, random, shown))
+        in_words = f"{first.place(0)}: what is given, which a {mixture.network.kind} makes by chance alone"
+        request = Request(mixture, len(rows), step, in_words, wanted, shown)
+        parts.append(draw_fitting(request, len(rows), generator, random))
     return None if refused else _joined(parts)[np.argsort(np.concatenate(alike))], refused
 
 
@@ -322,13 +357,13 @@ def _completed(part: Drawn, given: GivenRows, schema: Schema, random: np.random.
 def _repaired(
     part: Drawn,
     given: GivenRows,
-    left: Sequence[Mapping[str, ValueSet]],
+    still_possible: Sequence[Mapping[str, ValueSet]],
     schema: Schema,
     random: np.random.Generator,
 ) -> tuple[Drawn, np.ndarray]:
     """Return records moved to what is left of their cells, and which (n,) keep the constraints then."""
     # As the model draws them: a part for which a given sum was solved may be at its bound.
-    values = schema.values(part.encoded, random, given.moved(schema.values(part.encoded, random), left))
+    values = schema.values(part.encoded, random, given.moved(schema.values(part.encoded, random), still_possible))
     values, _ = schema.rules.repaired(values, given.known)
     return Drawn(part.encoded, values), schema.rules.kept(values, given.known)
 
@@ -342,11 +377,11 @@ def _joined(parts: Sequence[Drawn]) -> Drawn:
     return Drawn(encoded, batches[0] if batches else parts[0].values)
 
 
-def check_share(said: str, n: int, share: float) -> None:
+def check_share(in_words: str, n: int, share: float) -> None:
     """Refuse to draw n records that are hardly ever found among those that are drawn.
 
     Args:
-        said: the conditions in words.
+        in_words: the conditions in words.
         share: at most this share of the records that are drawn fits.
 
     Raises:
@@ -361,33 +396,35 @@ def check_share(said: str, n: int, share: float) -> None:
     """
     if share * max(MOST_DRAWN, MOST_DRAWN_EACH * n) < n / 10.0:
         some = f"about 1 in {1.0 / share:,.0f} records that are drawn fits" if share > 1e-20 else "none fits"
-        raise TooRare(f"{said}: {some}, and {n:,} were asked for: ask for a range of values, or for what more records fit")
+        raise TooRare(
+            f"{in_words}: {some}, and {n:,} were asked for: ask for a range of values, or for what more records fit"
+        )
 
 
-def check_rate(said: str, n: int, found: int, drawn: int, asked: int | None = None) -> None:
+def check_rate(in_words: str, n: int, fitting: int, drawn: int, asked: int | None = None) -> None:
     """Give up a draw of n records that has come to its end, or that hardly ever would come to a good one.
 
     Args:
-        said: the conditions in words.
+        in_words: the conditions in words.
         asked: the number of records that was asked for, of which n are drawn here; None for n.
 
     Raises:
-        TooRare: naming the rate: of those `drawn` so far, `found` fit the conditions.
+        TooRare: naming the rate: of those `drawn` so far, `fitting` fit the conditions.
 
     Example:
-        >>> check_rate("where sex=F", n=5_000, found=3_000, drawn=2_000_000)
-        >>> check_rate("where sex=F", n=100_000, found=104, drawn=1_000_000)
+        >>> check_rate("where sex=F", n=5_000, fitting=3_000, drawn=2_000_000)
+        >>> check_rate("where sex=F", n=100_000, fitting=104, drawn=1_000_000)
         Traceback (most recent call last):
         lightning_dpgen...TooRare: where sex=F: 104 of 1,000,000 records drawn fit, about 1 in 9,615, and \
 100,000 were asked for: ask for 10 at most, or for what more records fit
     """
     most = max(MOST_DRAWN, MOST_DRAWN_EACH * n)
     # Five standard deviations more than were seen, so that a draw that would succeed is hardly ever given up.
-    at_most = (found + 5.0 * math.sqrt(found) + 25.0) / max(1, drawn) * most
+    at_most = (fitting + 5.0 * math.sqrt(fitting) + 25.0) / max(1, drawn) * most
     if drawn < most and (drawn < FIRST_LOOK or at_most >= n):
         return
-    rate = f", about 1 in {drawn / found:,.0f}" if found else ""
-    enough = found * MOST_DRAWN // drawn
+    rate = f", about 1 in {drawn / fitting:,.0f}" if fitting else ""
+    enough = fitting * MOST_DRAWN // drawn
     advice = f"ask for {enough:,} at most, or for what more records fit" if enough else "ask for what more records fit"
     wanted = n if asked is None else asked
-    raise TooRare(f"{said}: {found:,} of {drawn:,} records drawn fit{rate}, and {wanted:,} were asked for: {advice}")
+    raise TooRare(f"{in_words}: {fitting:,} of {drawn:,} records drawn fit{rate}, and {wanted:,} were asked for: {advice}")
