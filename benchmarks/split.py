@@ -19,9 +19,8 @@ from lightning_dpgen.clustering.block_sums import lloyd
 from lightning_dpgen.clustering.features import FourierFeatures, KeptFeatures
 from lightning_dpgen.clustering.kmeans import private_split
 from lightning_dpgen.clustering.settings import SplitSettings
-from lightning_dpgen.data.encode import encode_images
 from lightning_dpgen.data.pictures.schema import ImageSchema
-from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.records import Records, encode_images
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_mu
 from lightning_dpgen.privacy.noise.stream import PrivateStream

@@ -17,7 +17,7 @@ import scipy.sparse
 import torch
 from scipy.optimize import brentq
 
-from lightning_dpgen.data.baskets.sets import chosen
+from lightning_dpgen.data.baskets.reading import chosen
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import gaussian, noisy_histogram
 from lightning_dpgen.privacy.noise.stream import PrivateStream

@@ -3,7 +3,7 @@
     python experiments/choice.py FOLDER [--names towns,sales,riders] [--epsilons 1,8] [--write]
 
 Records are simulated (tables: `choice_tables.py`), or public pictures (Fashion-MNIST); none of them are those of the
-league table. Each candidate of `specs/model_choice.py` is trained by `dpgen train` with its defaults on half of them. What
+league table. Each candidate of `specs/defaults.py` is trained by `dpgen train` with its defaults on half of them. What
 it makes is scored against the other half.
 
 Tables are files with a schema of bounds and values. A score is the mean of two or three parts, each of which is 1 for other
@@ -64,9 +64,9 @@ from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.baskets import CountingQueryError, queries_together
 from lightning_dpgen.metrics.classifiers import detection, train_on_synthetic
-from lightning_dpgen.metrics.quantile_bins import QuantileBins, binned, quantile_bins
+from lightning_dpgen.metrics.summaries import QuantileBins, binned, quantile_bins
 from lightning_dpgen.release.drawing.sampler import load_release
-from lightning_dpgen.specs import model_choice as choice
+from lightning_dpgen.specs import defaults
 from lightning_dpgen.specs.defaults import strength_of
 
 # The number of records other than tables.
@@ -265,12 +265,12 @@ def trial(name: str, shape: dict[str, Any], n: int, epsilon: float, scores: dict
 
 def judge(trials: list[dict[str, Any]]) -> None:
     """Print what the rule takes for tables by trials of others, what it loses, and what always taking the first does."""
-    always, lost = choice.CANDIDATES[0], {False: [], True: []}
+    always, lost = defaults.CANDIDATES[0], {False: [], True: []}
     for own in trials:
         table, scores = TABLES[own["name"]], own["scores"]
         others = [other for other in trials if other["name"] != own["name"] and other["label"] == own["label"]]
         if others := [other for other in others if not TABLES[other["name"]].held_out]:
-            (took, *_), best = choice.judged_by(own, others)[0], max(scores.values())
+            (took, *_), best = defaults.judged_by(own, others)[0], max(scores.values())
             lost[table.held_out].append((best - scores[took], best - scores[always]))
             print(f"{own['name']}, {own['strength']:,}: took {took}, {best - scores[took]:.3f} below the best of {scores}")
     for held_out, regrets in lost.items():
@@ -283,7 +283,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--names", default=",".join([*TABLES, *NAMES]))
-    parser.add_argument("--candidates", default=",".join(choice.CANDIDATES))
+    parser.add_argument("--candidates", default=",".join(defaults.CANDIDATES))
     parser.add_argument("--epsilons", default=",".join(f"{epsilon:g}" for epsilon in EPSILONS))
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--write", action="store_true", help="put the means into the package")
@@ -300,10 +300,10 @@ def main() -> None:
         print(trials[-1], flush=True)
     judge([own for own in trials if own["name"] in TABLES])
     if asked.write:
-        earlier = [own for own in json.loads(choice.TABLE.read_text(encoding="utf-8")) if own["name"] not in names]
+        earlier = [own for own in json.loads(defaults.TABLE.read_text(encoding="utf-8")) if own["name"] not in names]
         ships = [own for own in trials if own["name"] not in TABLES or not TABLES[own["name"]].held_out]
         lines = ",\n".join(json.dumps(own) for own in [*ships, *earlier])
-        choice.TABLE.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+        defaults.TABLE.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -32,8 +32,7 @@ from simulated_baskets import PRINTED
 
 from lightning_dpgen.common.strict_json import read_json
 from lightning_dpgen.data.baskets.reading import read_baskets
-from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.baskets.universe import read_items
+from lightning_dpgen.data.baskets.schema import BasketSchema, read_items
 from lightning_dpgen.metrics.baskets import QUERIES, CountingQueryError, queries_together, uniform_queries
 from lightning_dpgen.release.drawing.sampler import Release, load_release
 from lightning_dpgen.release.files import CERTIFICATE, RELEASE, release_folder

@@ -32,7 +32,7 @@ from tables_classifiers import tables
 from watched import watch
 
 from lightning_dpgen.data.tables.reading import read_table
-from lightning_dpgen.metrics.wasserstein import WassersteinDistance
+from lightning_dpgen.metrics.marginals import WassersteinDistance
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.drawing.sampler import Release
 

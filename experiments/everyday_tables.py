@@ -30,8 +30,8 @@ from lightning_dpgen.data.tables.relative import Relative
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.metrics.quantile_bins import BINS as COMPARED
-from lightning_dpgen.metrics.quantile_bins import QuantileBins, quantile_bins
+from lightning_dpgen.metrics.summaries import BINS as COMPARED
+from lightning_dpgen.metrics.summaries import QuantileBins, quantile_bins
 from lightning_dpgen.metrics.table_pairs import levels
 
 # The value for all that a release does not name, the share of rows below which peers are not told of one, and spellings of

@@ -19,7 +19,7 @@ import numpy as np
 from papers.jl_laplace import jl_claim7, jl_theorem3, jl_theorem5
 from sklearn.cluster import KMeans
 
-from lightning_dpgen.data.rows import blobs
+from lightning_dpgen.data.files.arrays import blobs
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.projection.matrices import distortion, make_matrix
 from lightning_dpgen.projection.project import Projection

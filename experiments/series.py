@@ -34,7 +34,7 @@ from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.metrics.classifiers import DETECTION
 from lightning_dpgen.metrics.evaluation import compute_section
 from lightning_dpgen.metrics.measure import measures_of
-from lightning_dpgen.metrics.nearest_series import NearestSeries
+from lightning_dpgen.metrics.series_and_pictures import NearestSeries
 from lightning_dpgen.metrics.sides import EncodedSides
 
 METERS, DRAWN = 1000, 4

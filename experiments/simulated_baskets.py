@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse
 
-from lightning_dpgen.data.baskets.sets import as_sets, chosen
+from lightning_dpgen.data.baskets.reading import as_sets, chosen
 
 SEED = 20180601
 # People drawn at a time: their visits with repetitions stay well below a hundred megabytes.

@@ -16,10 +16,10 @@ from .api import Fitted as Fitted
 from .api import fit as fit
 from .clustering.settings import SplitSettings as SplitSettings
 from .data.baskets.schema import BasketSchema as BasketSchema
-from .data.encode import encode_images as encode_images
-from .data.encode import encode_table as encode_table
 from .data.pictures.schema import ImageSchema as ImageSchema
 from .data.records import Records as Records
+from .data.records import encode_images as encode_images
+from .data.records import encode_table as encode_table
 from .data.series.schema import SeriesSchema as SeriesSchema
 from .data.tables.schema import TableSchema as TableSchema
 from .gradients.clipping import DPNorm as DPNorm

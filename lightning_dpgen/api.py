@@ -18,8 +18,8 @@ from markupsafe import Markup
 
 from lightning_dpgen.common import pace
 from lightning_dpgen.data.conditions import Where
-from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.database import DatabaseQuery
+from lightning_dpgen.data.files.text import MissingData
 from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import schema_of

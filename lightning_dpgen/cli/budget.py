@@ -9,7 +9,7 @@ from lightning_dpgen.cli.arguments import VERBOSE_HELP, loading
 from lightning_dpgen.common.plain_text import align_columns
 from lightning_dpgen.privacy.accounting.epsilon_range import caution
 from lightning_dpgen.specs.compose import asks_for_selection
-from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.run import RunSpec, check_privacy, read_projection, read_words, with_default_bins
 from lightning_dpgen.specs.usage_error import UsageError
 

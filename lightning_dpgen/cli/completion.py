@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.data.declarations import words_of
 from lightning_dpgen.specs.compose import FLAGS, OPTIONS, conf_dir
-from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.run import AuditSpec, RunSpec
 from lightning_dpgen.specs.spec import Spec, declared_settings, variants
 

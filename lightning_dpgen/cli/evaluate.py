@@ -17,12 +17,11 @@ from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.common.nearest_word import suggest_file
 from lightning_dpgen.common.passwords import without_passwords
 from lightning_dpgen.common.plain_text import align_columns, listed
-from lightning_dpgen.data.kinds import kind_named, kind_of
 from lightning_dpgen.data.row_sample import SAMPLED, RowSample
-from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.schema import Schema, kind_named, kind_of
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.measure import Listing
-from lightning_dpgen.metrics.numeric_summaries import FIGURES
+from lightning_dpgen.metrics.summaries import FIGURES
 from lightning_dpgen.release.drawing.description import PROJECTION, read_description, schema_in
 from lightning_dpgen.release.files import SYNTHETIC, NotARelease, read_certificate, release_folder
 from lightning_dpgen.release.pages.text import printable
@@ -180,7 +179,7 @@ def _seconds(text: str) -> float:
 def _evaluate(arguments: argparse.Namespace, certificate: dict[str, Any], source: Source, aside: Source | None) -> int:
     """Compare a release with real records, and with held-out ones of `aside`; gives the exit status."""
     with loading():
-        from lightning_dpgen.metrics.sdmetrics_report import MissingLibrary, import_quality_report
+        from lightning_dpgen.metrics.quality import MissingLibrary, import_quality_report
         from lightning_dpgen.release.against_real import BANNER, REAL_ROWS, REPORT, evaluate, write_evaluation
         from lightning_dpgen.release.drawing.sampler import load_release
     release = load_release(arguments.release)
@@ -264,7 +263,7 @@ def summary_table(evaluation: Evaluation) -> str:
 
     Example:
         >>> from lightning_dpgen.metrics.evaluation import Evaluation
-        >>> from lightning_dpgen.metrics.numeric_summaries import Summary
+        >>> from lightning_dpgen.metrics.summaries import Summary
         >>> summary = Summary("age", (41.2, 11.8, 17, 18, 18, 76, 80, 95), (40.9, 12.1, 17, 17, 18, 77, 88, 99))
         >>> print(summary_table(Evaluation("table", {}, {}, {}, {}, "", {"columns": [{"summary": summary}]})))
         column  values     mean  standard deviation  least  0.1 %  1 %  99 %  99.9 %  largest

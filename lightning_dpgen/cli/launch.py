@@ -34,7 +34,7 @@ from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.memory import ADVICE, LATE_ADVICE, is_out_of_memory
 from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.specs.compose import replaced
-from lightning_dpgen.specs.trainer import TrainerSpec
+from lightning_dpgen.specs.groups import TrainerSpec
 from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError, describe_os_error
 
 if TYPE_CHECKING:

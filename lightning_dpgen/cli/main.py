@@ -96,7 +96,7 @@ def _status(error: Exception) -> int:
     if isinstance(error, UsageError):
         return error.status
     # Imported by whatever has raised one of these.
-    from lightning_dpgen.data.errors import MissingData
+    from lightning_dpgen.data.files.text import MissingData
     from lightning_dpgen.data.tables.column import BadSchema
     from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError, NotInstalled
     from lightning_dpgen.release.files import NotARelease

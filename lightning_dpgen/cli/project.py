@@ -10,7 +10,7 @@ from lightning_dpgen.cli import shown_settings
 from lightning_dpgen.cli.arguments import VERBOSE_HELP, loading
 from lightning_dpgen.privacy.software import launched_as
 from lightning_dpgen.specs.compose import compose_settings
-from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.run import read_projection
 from lightning_dpgen.specs.usage_error import UsageError
 

@@ -17,8 +17,7 @@ from lightning_dpgen.cli.outputs import Place, check_new, new_place, private_pla
 from lightning_dpgen.common.folders import owner_only, place_of
 from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
-from lightning_dpgen.data.kinds import kind_of
-from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.schema import Schema, kind_of
 from lightning_dpgen.release.drawing.description import (
     PROJECTION,
     balanced_group,

@@ -10,10 +10,9 @@ import yaml
 from lightning_dpgen.cli.arguments import loading
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, expanded, name_of
-from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.run import RunSpec
-from lightning_dpgen.specs.spec import Spec
-from lightning_dpgen.specs.typed import typed
+from lightning_dpgen.specs.spec import Spec, typed
 from lightning_dpgen.specs.usage_error import OK, UsageError
 
 FLAG = "--cfg"

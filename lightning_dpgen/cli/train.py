@@ -22,8 +22,8 @@ from lightning_dpgen.specs.compose import (
     refuse_interpolations,
     replaced,
 )
-from lightning_dpgen.specs.compute import RaySpec
 from lightning_dpgen.specs.data import DataSpec
+from lightning_dpgen.specs.groups import RaySpec
 from lightning_dpgen.specs.reference import listed
 from lightning_dpgen.specs.run import (
     NoNumber,

@@ -1,11 +1,11 @@
 from .baskets.schema import BasketSchema as BasketSchema
-from .encode import encode_images as encode_images
-from .encode import encode_table as encode_table
 from .files.database import DatabaseQuery as DatabaseQuery
 from .layout import Encoded as Encoded
 from .layout import Layout as Layout
 from .pictures.schema import ImageSchema as ImageSchema
 from .records import Records as Records
+from .records import encode_images as encode_images
+from .records import encode_table as encode_table
 from .schema import Schema as Schema
 from .series.schema import SeriesSchema as SeriesSchema
 from .tables.record_check import TableCheck as TableCheck

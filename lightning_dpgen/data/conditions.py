@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.common.plain_text import listed
-from lightning_dpgen.data.names import LABEL, Name, one_of, positions, shown
 
 # Signs and words between a column and its values, the longer ones first where one begins another.
 _SIGNS = {"<=": "<=", ">=": ">=", "!=": "!=", "==": "=", "=": "=", "<": "<", ">": ">"}
@@ -81,20 +80,20 @@ def parse_condition(text: str, names: Sequence[str]) -> Said:
         Said(column='job', operator='!=', values=('cook', 'a, b'))
     """
     column, rest = _cut_column(text.strip(), names)
-    found = _AFTER.fullmatch(rest)
-    if found is None:
+    match = _AFTER.fullmatch(rest)
+    if match is None:
         raise ValueError(
             f"{text}: expected a column, a sign and a value, as in age>=60, age=60..80, job=cook, 'job in (cook, vet)' or "
             "'job is missing'"
         )
-    if found["word"]:
-        return Said(column, _MISSING[" ".join(found["word"].split())], (None,))
-    if found["list"]:
-        if not found["values"].strip():
+    if match["word"]:
+        return Said(column, _MISSING[" ".join(match["word"].split())], (None,))
+    if match["list"]:
+        if not match["values"].strip():
             raise ValueError(f"{text}: expected values between the brackets, as in (cook, vet)")
-        values = (unquoted(value.strip()) for value in cut_outside(found["values"], ","))
-        return Said(column, _LISTS[" ".join(found["list"].split())], tuple(values))
-    operator, value = _SIGNS[found["sign"]], found["value"].strip()
+        values = (unquoted(value.strip()) for value in cut_outside(match["values"], ","))
+        return Said(column, _LISTS[" ".join(match["list"].split())], tuple(values))
+    operator, value = _SIGNS[match["sign"]], match["value"].strip()
     if not value and operator not in (EQUAL, UNEQUAL):
         raise ValueError(f"{text}: expected a value after {operator}")
     return Said(column, operator, (unquoted(value),))
@@ -135,38 +134,6 @@ def in_words(where: Where) -> str:
     if isinstance(where, Mapping):
         return "where " + ", ".join(f"{column}={'' if value is None else value}" for column, value in where.items())
     return "where " + (where if isinstance(where, str) else ", ".join(where))
-
-
-def label_condition(classes: Sequence[Name], said: Said) -> Condition:
-    """Return a condition on the label of records whose other numbers have no names of their own.
-
-    Raises:
-        ValueError: for another column, a value that is no class, or an order.
-
-    Example:
-        >>> label_condition(("day", "dusk", "night"), Said("label", "!=", ("night",))).sure
-        frozenset({0, 1})
-    """
-    if not classes:
-        raise ValueError(f"column {shown(said.column)}: the records have no label, so no condition can be set on one")
-    if said.column != LABEL:
-        raise ValueError(f"column {shown(said.column)}: a condition can be set on the column {LABEL!r} alone")
-    if said.operator not in (EQUAL, UNEQUAL):
-        raise ValueError(f"column {LABEL!r}: {said.operator} has no meaning here: expected = or !=")
-    chosen = frozenset(_place(classes, value) for value in said.values)
-    if said.operator == UNEQUAL:
-        chosen = frozenset(range(len(classes))) - chosen
-    return Condition(0, chosen, chosen)
-
-
-def _place(classes: Sequence[Name], value: Any) -> int:
-    try:
-        place = int(positions(tuple(classes), pa.array([value]))[0])
-    except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        place = -1
-    if place < 0:
-        raise ValueError(f"column {LABEL!r}: {shown(value)}: expected {one_of(classes)}")
-    return place
 
 
 def cut_outside(text: str, word: str) -> list[str]:

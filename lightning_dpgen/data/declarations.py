@@ -105,24 +105,24 @@ def range_of(field: FieldInfo, *, null: bool = True) -> str:
     """
     stated = [*field.metadata, *_limits_of_members(field.annotation)]
     limits = {name: getattr(m, name) for m in stated for name in ("ge", "gt", "le", "lt") if hasattr(m, name)}
-    said = []
+    kinds_in_words = []
     for member in members_of(field.annotation):
         if get_origin(member) is Literal:
             names = [shown(value) for value in get_args(member)]
-            said.append(names[0] if len(names) == 1 else f"one of {', '.join(names)}")
+            kinds_in_words.append(names[0] if len(names) == 1 else f"one of {', '.join(names)}")
         elif member is bool:
-            said.append("true or false")
+            kinds_in_words.append("true or false")
         elif member is str:
-            said.append("text")
+            kinds_in_words.append("text")
         elif member in (dict, list, tuple) or get_origin(member) in (dict, list, tuple):
-            said.append("a list" if (get_origin(member) or member) is not dict else "names and values")
+            kinds_in_words.append("a list" if (get_origin(member) or member) is not dict else "names and values")
         elif member is type(None):
             continue
         elif member in (int, float):
-            said.append(("a whole number" if member is int else "a number") + _limits(limits))
-    if not said and limits:
-        said.append("a number" + _limits(limits))
-    words = " or ".join(dict.fromkeys(said))
+            kinds_in_words.append(("a whole number" if member is int else "a number") + _limits(limits))
+    if not kinds_in_words and limits:
+        kinds_in_words.append("a number" + _limits(limits))
+    words = " or ".join(dict.fromkeys(kinds_in_words))
     if null and type(None) in members_of(field.annotation) and not about(field, "needed"):
         return f"{words}{',' if ', ' in words else ''} or null" if words else "null"
     return words or "a value"

@@ -1,9 +1,10 @@
-"""Public lists of names: the items of a universe, the classes of a label (also in conditions), the channels of a series."""
+"""Public lists of names, such as items, classes and channels; arrays of values as text and as numbers."""
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from lightning_dpgen.common.plain_text import is_plain
 
 Name = str | int
 LABEL = "label"
+MOST_CLASSES = 10_000
 # Letters of a value, values of a list in a message, and letters of such a list.
 _SHOWN, _LISTED, _LONGEST = 40, 20, 200
 
@@ -109,14 +111,12 @@ def whole_numbers(values: pa.Array) -> pa.Array:
     return values.cast(pa.int64())
 
 
-def label_choices(classes: tuple[Name, ...]) -> dict[str, list[str]]:
-    """Return the names of the choices of the label, if there is one; see `Schema.choices`.
-
-    Example:
-        >>> label_choices((1, 2)), label_choices(())
-        ({'label': ['1', '2']}, {})
-    """
-    return {LABEL: list(map(str, classes))} if classes else {}
+def label_classes(classes: Sequence[Name]) -> tuple[Name, ...]:
+    """Check the values of a label, of which there are none or two and more; errors as those of `public_names`."""
+    classes = public_names("classes", classes, 0, MOST_CLASSES)
+    if len(classes) == 1:
+        raise ValueError(f"classes={shown(list(classes))}: expected none (no label), or two and more")
+    return classes
 
 
 def names_type(names: tuple[Name, ...]) -> pa.DataType:
@@ -148,29 +148,80 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
-def kept_fields(form: Any, known: Sequence[str]) -> dict[str, Any]:
-    """Return what a release keeps of a form of files, by these names: all that differs from the usual one."""
-    usual = type(form)()
-    kept = {name: getattr(form, name) for name in known if getattr(form, name) != getattr(usual, name)}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items()}
+class FileForm:
+    """A form of files, of which a release keeps the fields `kept` where they differ from the usual ones."""
 
+    kept: ClassVar[tuple[str, ...]]
 
-def check_written(fields: object, known: Sequence[str]) -> None:
-    """Raise ValueError unless these are values of a form of files, which a stranger's release may give by these names.
+    def as_json(self) -> dict[str, Any]:
+        """Return what a release keeps of it."""
+        usual = type(self)()
+        fields = {name: getattr(self, name) for name in self.kept if getattr(self, name) != getattr(usual, name)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
 
-    Example:
-        >>> check_written({"form": "long", "columns": ["a", "b"]}, ("form", "columns"))
-    """
-    if not isinstance(fields, Mapping) or not set(fields) <= set(known):
-        raise ValueError(f"written={shown(fields)}: expected {', '.join(known)}")
-    for name, value in fields.items():
-        texts = value if isinstance(value, list) else [value]
-        plain_ones = all(isinstance(text, bool) or (isinstance(text, str) and text and is_plain(text)) for text in texts)
-        # A tab may part fields.
-        if not plain_ones and (name, value) != ("separator", "\t"):
-            raise ValueError(f"written: {name}={shown(value)}: expected text on one line, without control characters")
+    @classmethod
+    def from_json(cls, fields: Any) -> Self:
+        """Return the form that `as_json` described. Safe to call on what strangers have written.
+
+        Raises:
+            ValueError: for foreign fields, or what no form may hold.
+        """
+        if not isinstance(fields, Mapping) or not set(fields) <= set(cls.kept):
+            raise ValueError(f"written={shown(fields)}: expected {', '.join(cls.kept)}")
+        for name, value in fields.items():
+            texts = value if isinstance(value, list) else [value]
+            fine = all(isinstance(text, bool) or (isinstance(text, str) and text and is_plain(text)) for text in texts)
+            # A tab may part fields.
+            if not fine and (name, value) != ("separator", "\t"):
+                raise ValueError(f"written: {name}={shown(value)}: expected text on one line, without control characters")
+        return cls(**fields)
 
 
 def is_name(name: str) -> bool:
     """Tell whether every file can hold a text: not empty, without blanks at its ends or line breaks."""
     return bool(name) and name == name.strip() and len(name.splitlines()) == 1 and name.isprintable()
+
+
+def texts_of(values: pa.Array) -> pa.Array:
+    """Return numbers as text: whole ones without decimals, each by itself, whatever other values the column has.
+
+    Example:
+        >>> texts_of(pa.array([12.0, 2.5, None, float("nan")])).to_pylist(), texts_of(pa.array([12])).to_pylist()
+        (['12', '2.5', None, None], ['12'])
+        >>> texts_of(pa.array([decimal.Decimal("1"), decimal.Decimal("0.5")])).to_pylist()
+        ['1', '0.5']
+    """
+    kind = values.type
+    if not (pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
+        return values.cast(pa.string())
+    # NaN is the one value that differs from itself.
+    numbers = [None if value is None or value != value else value for value in values.to_pylist()]
+    return pa.array([None if number is None else _text(number) for number in numbers], pa.string())
+
+
+def _text(number: float | decimal.Decimal) -> str:
+    """Return a number as text, a decimal one as float64 of the same value is written, where there is one."""
+    if isinstance(number, float):
+        return str(int(number)) if number.is_integer() else repr(number)
+    # The scale of an Arrow array, which other values may have widened, is no part of the number.
+    if number == number.to_integral_value():
+        return str(int(number))
+    return repr(float(number)) if decimal.Decimal(repr(float(number))) == number else f"{number:f}".rstrip("0")
+
+
+def floats_of(values: pa.Array) -> np.ndarray:
+    """Return numbers as float64, each the nearest to its own digits; NaN where one is missing.
+
+    Example:
+        >>> floats_of(pa.array([decimal.Decimal("0.3"), None]))
+        array([0.3, nan])
+    """
+    if pa.types.is_decimal(values.type):
+        # Arrow rounds by the scale of the whole column, which other records may have widened; digits are read alike.
+        values = values.cast(pa.string())
+    return values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+
+
+def are_numbers(kind: pa.DataType) -> bool:
+    """Tell whether a type is one of numbers."""
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)

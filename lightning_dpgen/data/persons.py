@@ -84,17 +84,17 @@ def row_hashes(encoded: Encoded) -> np.ndarray:
         >>> one == three, one == two
         (np.True_, np.False_)
     """
-    found, units = np.zeros(len(encoded), np.uint64), encoded.units
+    hashes, units = np.zeros(len(encoded), np.uint64), encoded.units
     if scipy.sparse.issparse(units):
         rows = np.repeat(np.arange(len(encoded)), np.diff(units.indptr))
-        np.add.at(found, rows, mixed(units.indices.astype(np.uint64)))
+        np.add.at(hashes, rows, mixed(units.indices.astype(np.uint64)))
         columns = [*encoded.codes.T]
     else:
         units = units.view(np.uint32) if units.dtype == np.float32 else units
         columns = [*units.T, *encoded.codes.T]
     for column in columns:
-        found = mixed(found + column.astype(np.uint64))
-    return found
+        hashes = mixed(hashes + column.astype(np.uint64))
+    return hashes
 
 
 def mixed(values: np.ndarray) -> np.ndarray:

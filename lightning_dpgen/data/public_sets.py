@@ -15,9 +15,8 @@ import numpy as np
 import pandas as pd
 
 from lightning_dpgen.data.baskets.reading import read_baskets
-from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.baskets.universe import read_items
-from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.baskets.schema import BasketSchema, read_items
+from lightning_dpgen.data.files.text import MissingData
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.schema import Schema

@@ -1,4 +1,4 @@
-"""Private records in memory, encoded by their public schema and checked before anything is spent."""
+"""Records of any kind as networks, splits and recipes take them, and tables and pictures as such records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.tables.reading import Table, read_table
+from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.csr import check_csr, merge_entries, read_stretch
 from lightning_dpgen.sampling.errors import BadRecords, describe_change
@@ -193,3 +196,27 @@ def _most_held(units: np.ndarray | scipy.sparse.csr_array) -> int:
     """Return the largest number of units that a record holds."""
     held = np.diff(units.indptr) if scipy.sparse.issparse(units) else np.count_nonzero(units, axis=1)
     return int(held.max())
+
+
+def encode_images(images: np.ndarray, labels: np.ndarray | None, schema: ImageSchema) -> Records:
+    """Return pictures and labels as `Records`; see `ImageSchema.encode`.
+
+    Example:
+        >>> schema = ImageSchema(1, 2, levels=4, classes=2)
+        >>> encode_images(np.array([[0, 4]]), np.array([1]), schema).take(np.array([0]))
+        tensor([[0., 1., 0., 1.]])
+    """
+    return Records(schema, schema.encode(images, labels))
+
+
+def encode_table(frame: Table, schema: TableSchema, *, outside: str = "refuse") -> Records:
+    """Return the records of a table; arguments and errors are those of `read_table`.
+
+    Example:
+        >>> import pandas as pd
+        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
+        >>> schema = parse_schema("columns: {age: {type: integer, low: 0, high: 99, bins: 10}}")
+        >>> encode_table(pd.DataFrame({"age": [7, 42]}), schema).take(np.array([1]))
+        tensor([[0., 0., 0., 0., 1., 0., 0., 0., 0., 0.]])
+    """
+    return Records(schema, read_table(frame, schema, outside=outside).encoded)

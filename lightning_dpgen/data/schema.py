@@ -1,16 +1,25 @@
-"""The base of all descriptions of records: what is publicly known of a record, and how it is written as numbers."""
+"""The base of all descriptions of records, the registry of their kinds, and the comparison of two descriptions.
+
+The objects of kinds stand in `lightning_dpgen.kinds`, above the rooms that ask for them, and are imported when a kind is
+first asked for. No room but theirs names the class of a kind's schema.
+"""
 
 from __future__ import annotations
 
+import importlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.conditions import Condition, Said
+from lightning_dpgen.data.conditions import EQUAL, UNEQUAL, Condition, Said
 from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.names import LABEL, Name, one_of, positions, shown
 
 
 class Schema(ABC):
@@ -134,3 +143,137 @@ class Schema(ABC):
     def unlabelled(self) -> Schema | None:
         """Return the schema of the same records without their label; None where they cannot be read without it."""
         return None
+
+
+class LabelledSchema(Schema):
+    """Records whose numbers have no names of their own, and which may have a label."""
+
+    classes: Any
+
+    @property
+    def class_names(self) -> tuple[Name, ...]:
+        """The values of the label, names or whole numbers; none without one."""
+        return self.classes
+
+    def condition(self, said: Said) -> Condition:
+        """Return a condition on the label.
+
+        Raises:
+            ValueError: for another column, a value that is no class, or an order.
+        """
+        classes = self.class_names
+        if not classes:
+            raise ValueError(f"column {shown(said.column)}: the records have no label, so no condition can be set on one")
+        if said.column != LABEL:
+            raise ValueError(f"column {shown(said.column)}: a condition can be set on the column {LABEL!r} alone")
+        if said.operator not in (EQUAL, UNEQUAL):
+            raise ValueError(f"column {LABEL!r}: {said.operator} has no meaning here: expected = or !=")
+        chosen = frozenset(_place(classes, value) for value in said.values)
+        if said.operator == UNEQUAL:
+            chosen = frozenset(range(len(classes))) - chosen
+        return Condition(0, chosen, chosen)
+
+    @property
+    def choices(self) -> dict[str, list[str]]:
+        return {LABEL: list(map(str, self.class_names))} if self.class_names else {}
+
+    @property
+    def label_values(self) -> tuple[str, list[Any]]:
+        return LABEL, list(self.class_names)
+
+
+def _place(classes: tuple[Name, ...], value: Any) -> int:
+    try:
+        place = int(positions(classes, pa.array([value]))[0])
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        place = -1
+    if place < 0:
+        raise ValueError(f"column {LABEL!r}: {shown(value)}: expected {one_of(classes)}")
+    return place
+
+
+# A `kinds.kind.Kind`, whose module is above this one.
+Kind = Any
+_OURS = ("tables", "baskets", "series", "pictures")
+# The group of entry points of packages that bring a kind: each names a `Kind`.
+ENTRY_POINTS = "lightning_dpgen.kinds"
+
+
+@cache
+def kinds() -> dict[str, Kind]:
+    """Return all kinds by their names: ours, and those of installed packages with an entry point for them."""
+    ours = [importlib.import_module(f"lightning_dpgen.kinds.{name}").KIND for name in _OURS]
+    theirs = [entry.load() for entry in entry_points(group=ENTRY_POINTS)]
+    # A name of ours stays ours.
+    return {kind.name: kind for kind in (*theirs, *ours)}
+
+
+def register_kind(kind: Kind) -> None:
+    """Add a kind of records, by which its records are learned and its releases read in this process from then on.
+
+    A package names its kinds by entry points (`ENTRY_POINTS`), so that the program knows them.
+
+    Raises:
+        ValueError: for a name that another kind has.
+    """
+    other = kinds().setdefault(kind.name, kind)
+    if type(other) is not type(kind):
+        raise ValueError(f"kind {kind.name!r}: is there already, as {type(other).__name__}: take another name")
+
+
+def kind_named(name: Any) -> Kind:
+    """Return a kind by its name.
+
+    Raises:
+        ValueError: for an unknown one.
+
+    Example:
+        >>> kind_named("series").word
+        'series'
+    """
+    known = kinds()
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(
+            f"schema of kind {str(name)[:60]!r}: expected one of {', '.join(sorted(known))}, or the kind of an installed "
+            "package"
+        )
+    return known[name]
+
+
+def kind_of(schema: Schema) -> Kind:
+    """Return the kind of the records that a schema describes."""
+    return kind_named(schema.kind)
+
+
+def first_difference(expected: Schema, found: Schema) -> str | None:
+    """Say the first part in which two descriptions differ, in words; return None if they are of the same records.
+
+    Notes on columns, how files have the records, and the types in which frames have them, make no difference.
+
+    Example:
+        >>> from lightning_dpgen.data.pictures.schema import ImageSchema
+        >>> first_difference(ImageSchema(2, 2, levels=1), ImageSchema(2, 3, levels=1))
+        'width is 3 there and 2 here'
+    """
+    ours, theirs = _parts(expected), _parts(found)
+    for name in ours | theirs:
+        here, there = (shown(parts[name]) if name in parts else "not described" for parts in (ours, theirs))
+        if ours.get(name) != theirs.get(name):
+            return f"{name} is {there} there and {here} here"
+    return None
+
+
+def _parts(schema: Schema) -> dict[str, Any]:
+    """Return a description by parts, as JSON gives them back; those of each column of a table have names of their own."""
+    parts = json.loads(json.dumps(schema.as_json()))
+    parts.pop("written", None)
+    parts.pop("types", None)
+    columns = parts.pop("columns", None)
+    if columns is None:
+        return parts
+    # The order of columns is that of the numbers of a record.
+    parts["the order of columns"] = [column["name"] for column in columns]
+    for column in columns:
+        name = shown(column.pop("name"))
+        parts |= {f"{key} of column {name}": value for key, value in column.items() if key != "description"}
+    return parts

@@ -1,4 +1,4 @@
 """The kinds of records: of each the object that says all in which its records differ from others.
 
-Read first: kind.py, their interface; series.py and tables.py. data/kinds.py finds them.
+Read first: kind.py, their interface; series.py and tables.py. data/schema.py finds them.
 """

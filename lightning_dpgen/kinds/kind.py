@@ -30,7 +30,7 @@ class Kind(ABC):
         forms: the forms of files, where there is a choice.
 
     Example:
-        >>> from lightning_dpgen.data.kinds import kind_named
+        >>> from lightning_dpgen.data.schema import kind_named
         >>> kind_named("series").word
         'series'
     """

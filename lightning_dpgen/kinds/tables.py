@@ -1,4 +1,4 @@
-"""Tables: where they are read, what is measured of them, and how they are released and shown."""
+"""Tables: where they are read, what is found and measured of them, and how they are released and shown."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import pyarrow as pa
 from lightning_dpgen.common.passwords import without_passwords
 from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.data.discovery.value_grid import values_of
-from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET, TEXT, is_database
-from lightning_dpgen.data.files.text import bare_name
+from lightning_dpgen.data.files.text import MissingData, bare_name
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import public_set
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.row_sample import RowSample
 from lightning_dpgen.data.tables.categories import Category
-from lightning_dpgen.data.tables.grouped import CERTAIN
+from lightning_dpgen.data.tables.description import BOUNDS, VALUES
+from lightning_dpgen.data.tables.grouped import CERTAIN, MOST_COMMON
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.reading import check_columns, read_open_columns, read_table, row_digests, table_bytes
 from lightning_dpgen.data.tables.record_check import TableCheck, check_table
@@ -33,15 +33,69 @@ from lightning_dpgen.data.tables.schema_file import read_schema
 from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.data.tables.sources import declared_types
 from lightning_dpgen.kinds.kind import Kind
-from lightning_dpgen.kinds.table_parts import fill_parts, found_in_words, table_parts, with_common
 from lightning_dpgen.passes.table_blocks import TableBlocks
-from lightning_dpgen.specs.data import PublicTableSpec, TableSpec
-from lightning_dpgen.specs.source import PublicSource, Source
+from lightning_dpgen.specs.data import DataSpec, PublicTableSpec, TableSpec
+from lightning_dpgen.specs.defaults import FEWEST_BINS
+from lightning_dpgen.specs.source import PublicSource, Source, abbreviate
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
     from lightning_dpgen.passes.column_counts import ColumnCounts
     from lightning_dpgen.passes.encoded_blocks import EncodedBlockStore
+
+
+def table_parts(schema: TableSchema, spec: DataSpec) -> dict[str, Part]:
+    """Return what is to be found of the columns of a table, by their names."""
+    rows, parts = spec.most_rows, {}
+    for column in schema.open:
+        bounds = column.find == BOUNDS
+        # A label has a choice for each value.
+        bought = bounds and spec.share_of_values is not None and column.declared.undecided and column.name != schema.label
+        parts[column.name] = Part(column.find, rows, bounds and column.scale.whole, column=column if bought else None)
+    if spec.share_of_values is None:
+        return parts
+    # The default number of bins is not known before n is.
+    looked_at = [*schema.undecided(spec.bins or FEWEST_BINS), *schema.of_many_values]
+    return parts | {column.name: Part(VALUES, rows, grid=column.grid) for column in looked_at}
+
+
+def fill_parts(schema: TableSchema, found: Mapping[str, Any] | None) -> TableSchema:
+    """Return the schema with what was found; before anything was, with anything in its place."""
+    return schema.filled(found or {column.name: [0, 1] if column.find == BOUNDS else ["a"] for column in schema.open})
+
+
+def with_common(schema: TableSchema, parts: Mapping[str, Part], most: float) -> TableSchema:
+    """Return the schema before categories with very many values are counted: as many are common then as may be.
+
+    Args:
+        most: the most values that can have a count that stands out of noise.
+    """
+    grids = {name: part.grid for name, part in parts.items() if part.counted and part.grid is not None}
+    common = min(most, MOST_COMMON)
+    found = {
+        name: {"counts": [2.0 * CERTAIN * (place < common) for place in range(grid.span)], "noise": 1.0}
+        for name, grid in grids.items()
+    }
+    return schema.filled(found)
+
+
+def found_in_words(schema: TableSchema, found: Mapping[str, Any]) -> dict[str, str]:
+    """Return in words what was found of each column."""
+    columns = {column.name: column for column in schema.open}
+    texts = {}
+    for name, value in found.items():
+        parts = []
+        if name in columns:
+            about = columns[name].complete(value)
+            bounds = columns[name].find == BOUNDS
+            parts.append(f"from {about.low} to {about.high}" if bounds else abbreviate(about.values))
+        if isinstance(value, dict) and "counts" in value:
+            parts.append(fill_parts(schema, found).rules.learned[name].in_words)
+        elif isinstance(value, dict):
+            parts.append(f"how it is distributed, in {len(value['pieces']):,} pieces")
+        texts[name] = "; ".join(parts)
+    return texts
+
 
 _BYTES_AT_ONCE = 1 << 24
 # Settings of a table in a database.
@@ -50,25 +104,41 @@ _DATABASE = ("url", "query", "rows_independent")
 _MOST_CELLS = 1 << 26
 
 
-class PublicTable(PublicSource):
-    """A public table that is known by name."""
+class _TableSource(Source):
+    """A table whose description may leave something to be found privately."""
+
+    described: TableSchema
+    _records: Any
 
     @property
     def open_parts(self) -> dict[str, Part]:
-        return table_parts(public_set(self.spec.source).schema, self.spec)
+        return table_parts(self.described, self.spec)
 
     def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], list[pa.Array] | None]:
-        rows = self.files()[0] if rows is None else rows
-        return read_open_columns(rows, public_set(self.spec.source).schema, list(self.open_parts))
+        rows = self._records if rows is None else rows
+        with self._settings_named():
+            return read_open_columns(rows, self.described, list(self.open_parts), person=self.spec.column_of_persons)
 
     def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
-        return found_in_words(public_set(self.spec.source).schema, found)
+        return found_in_words(self.described, found)
 
     def declare(self, found: dict[str, Any] | None = None) -> TableSchema:
-        return fill_parts(public_set(self.spec.source).schema, found)
+        return fill_parts(self.described, found)
 
 
-class TableFile(Source):
+class PublicTable(_TableSource, PublicSource):
+    """A public table that is known by name."""
+
+    @property
+    def described(self) -> TableSchema:
+        return public_set(self.spec.source).schema
+
+    @property
+    def _records(self) -> Path:
+        return self.files()[0]
+
+
+class TableFile(_TableSource):
     """A table in a file, or in memory.
 
     Args:
@@ -97,9 +167,6 @@ class TableFile(Source):
         """Return a schema with the types that a frame or a Parquet file declares of its columns."""
         kinds = declared_types(self._records) if self._frame is not None or self.spec.path else {}
         return schema.with_types_of(kinds) if kinds else schema
-
-    def declare(self, found: dict[str, Any] | None = None) -> TableSchema:
-        return fill_parts(self.described, found)
 
     @property
     def description(self) -> dict[str, Any]:
@@ -180,21 +247,9 @@ class TableFile(Source):
     def _read_values(self, schema: TableSchema, held_out: bool, sample: RowSample | None = None) -> Reading:
         return read_table(self._records, schema, values=True, sample=sample, **self.spec.given("outside", "person"))
 
-    @property
-    def open_parts(self) -> dict[str, Part]:
-        return table_parts(self.described, self.spec)
-
-    def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], list[pa.Array] | None]:
-        rows = self._records if rows is None else rows
-        with self._settings_named():
-            return read_open_columns(rows, self.described, list(self.open_parts), person=self.spec.person)
-
     def check_table(self) -> TableCheck:
         with self._settings_named():
             return check_table(self._records, self.described, **self.spec.given("outside", "person", "max_moved"))
-
-    def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
-        return found_in_words(self.described, found)
 
 
 def _pieces(path: Path) -> Iterator[np.ndarray]:
@@ -221,8 +276,8 @@ class Tables(Kind):
     def complete_schema(self, schema: TableSchema, spec: Any, source: Source, found: Any, initial: Any) -> TableSchema:
         """Return the schema with bins for numbers that leave them open, and groups of rare values."""
         from lightning_dpgen.specs.defaults import default_bins
-        from lightning_dpgen.specs.initial import take_bins
         from lightning_dpgen.specs.settings import assumed_epsilon
+        from lightning_dpgen.specs.starts import take_bins
 
         bins, n = spec.data.bins, spec.data.n
         if not found and any(part.counted for part in source.open_parts.values()):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lightning_dpgen.common import pace
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.tables.kept_values import draw_kept_values
+from lightning_dpgen.data.tables.values import draw_kept_values
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.mixture import Mixture
 

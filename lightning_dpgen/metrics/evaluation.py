@@ -11,14 +11,13 @@ import numpy as np
 
 from lightning_dpgen.common import pace
 from lightning_dpgen.common.plain_text import listed
-from lightning_dpgen.data.kinds import kinds
 from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.schema import kinds
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.columns import check_fit, subsample
 from lightning_dpgen.metrics.measure import TABLE, Interval, Listing, Measure, Plot, Result, has_measures, measures_of
-from lightning_dpgen.metrics.numeric_summaries import Summary
-from lightning_dpgen.metrics.sides import ROWS, Answers, EncodedSides, Sides, TableSides
-from lightning_dpgen.metrics.two_sided import check_seconds
+from lightning_dpgen.metrics.sides import ROWS, Answers, EncodedSides, Sides, TableSides, check_seconds
+from lightning_dpgen.metrics.summaries import Summary
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,22 +143,13 @@ def evaluate_encoded(
         origin = "a third of the real records, which the generator has learned from"
         given["real"], given["held out"] = _put_aside(real, seed)
     looked_at = {name: subsample(encoded, ROWS, seed) for name, encoded in given.items()}
+    beside = looked_at["held out"]
     sides = EncodedSides(
-        kind=kind,
-        layout=layout,
-        names=tuple(names or (f"column {number + 1}" for number in range(len(layout.groups)))),
-        real=looked_at["real"],
-        synthetic=looked_at["synthetic"],
-        other=looked_at["held out"] if len(looked_at["held out"]) else None,
-        learned=given["real"],
-        held_out=None if held_out is None else looked_at["held out"],
-        channels=channels,
-        bounds=bounds,
-        shape=shape,
-        choices=choices,
-        answers=answers,
-        seed=seed,
-    )
+        kind=kind, layout=layout, names=tuple(names or (f"column {i + 1}" for i in range(len(layout.groups)))),
+        real=looked_at["real"], synthetic=looked_at["synthetic"], other=beside if len(beside) else None,
+        learned=given["real"], held_out=None if held_out is None else beside, channels=channels, bounds=bounds,
+        shape=shape, choices=choices, answers=answers, seed=seed,
+    )  # fmt: skip
     rows = {name: (len(given[name]), len(looked_at[name])) for name in given}
     return _evaluate(sides, rows, origin, seconds, progress)
 
@@ -253,17 +243,11 @@ def halve_table(given: Mapping[str, TableValues], by: str | None, seed: int) -> 
     if held_out is not None:
         held_out = held_out[random.permutation(len(held_out))][:ROWS]
     made, known = (dict(part.schema.rules.broken(part.rows())) for part in (synthetic, real))
+    broken = {text: (share, known[text]) for text, share in made.items()}
     return TableSides(
-        real=real[:size],
-        synthetic=synthetic[:size],
-        other=other if len(other) == size else None,
-        learned=real,
-        made=synthetic[:ROWS],
-        held_out=held_out,
-        by=by,
-        broken={text: (share, known[text]) for text, share in made.items()},
-        seed=seed,
-    )
+        real=real[:size], synthetic=synthetic[:size], other=other if len(other) == size else None, learned=real,
+        made=synthetic[:ROWS], held_out=held_out, by=by, broken=broken, seed=seed,
+    )  # fmt: skip
 
 
 def compute_section(measures: Sequence[Measure], sides: Sides) -> Result | str:
@@ -329,19 +313,11 @@ def _evaluate(
         {section: getattr(own, name) for section, own in found.items() if getattr(own, name)}
         for name in ("scores", "reference", "intervals")
     )
+    notes = {section: notes[section] for section in results if notes[section] is not None}
     return Evaluation(
-        sides.kind,
-        scores,
-        reference,
-        {section: notes[section] for section in results if notes[section] is not None},
-        rows,
-        origin,
-        whole.figures,
-        intervals,
-        whole.listings,
-        whole.plots,
+        sides.kind, scores, reference, notes, rows, origin, whole.figures, intervals, whole.listings, whole.plots,
         dict(sorted(whole.remarks.items())),
-    )
+    )  # fmt: skip
 
 
 def _check_layout(layout: Layout, kind: str, channels: int) -> None:

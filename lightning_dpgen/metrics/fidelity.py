@@ -15,7 +15,7 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.classifiers import ROWS, LinearClassifier, label_classifier
-from lightning_dpgen.metrics.quantile_bins import QuantileBins, binned, quantile_bins
+from lightning_dpgen.metrics.summaries import QuantileBins, binned, quantile_bins
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian

@@ -1,7 +1,7 @@
-"""Membership inference: an attacker tells the records of a training from others, by a score of each. Private.
+"""Membership inference, and the distance of synthetic records to their nearest real one. Private.
 
-Scores are higher for likely members. Held-out records that are copies of others would hide what an attack finds, so they
-are counted.
+An attacker tells the records of a training from others, by a score of each, which is higher for likely members. Held-out
+records that are copies of others would hide what an attack finds, so they are counted.
 """
 
 from __future__ import annotations
@@ -23,11 +23,112 @@ from torchmetrics.utilities import dim_zero_cat
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.metrics.columns import blocks, subsample, varying_units, written_out
-from lightning_dpgen.metrics.measure import ENCODED, TABLE, UNSEEN, Glance, Interval, Plot, Result, register, shown
-from lightning_dpgen.metrics.neighbours import nearest_distances
-from lightning_dpgen.metrics.sides import ROWS, Sides
-from lightning_dpgen.metrics.two_sided import check_records, check_scores
+from lightning_dpgen.metrics.measure import ENCODED, TABLE, UNSEEN, Glance, Interval, Need, Plot, Result, register, shown
+from lightning_dpgen.metrics.sides import ROWS, Collected, Sides, TableSides, check_records, check_scores
 from lightning_dpgen.sampling.csr import mark_entries
+
+# Numbers that are held at a time, and the real records among which the nearest is found exactly.
+_AT_ONCE, _CANDIDATES = 1 << 24, 4
+# Records of a side whose closest real one is searched for, real ones among which it is, and those that an interval needs.
+CLOSEST, AMONG, _FEW = 2_000, 10_000, 30
+
+
+class NearestNeighbourDistance(Collected):
+    """The Euclidean distance of each synthetic record to the nearest real one, beside that of other real records.
+
+    Synthetic records at distance 0 are copies. A model that learned the data, and not its records, is about as far from
+    them as held-out real records are; one that is much farther makes what the data do not have.
+
+    Args:
+        width: number of numbers of a record.
+
+    Example:
+        >>> metric = NearestNeighbourDistance(2)
+        >>> metric.update(torch.tensor([[0.0, 0.0], [1.0, 1.0]]), real=True)
+        >>> metric.update(torch.tensor([[0.0, 0.0], [4.0, 5.0]]), real=False)
+        >>> {name: float(value) for name, value in metric.compute().items()}
+        {'mean': 2.5, 'median': 2.5, 'copies': 0.5}
+    """
+
+    higher_is_better = None
+
+    def __init__(self, width: int, **kwargs) -> None:
+        super().__init__(width, torch.float32, **kwargs)
+
+    def distances(self) -> Tensor:
+        """Return the distance (n,) of each synthetic record.
+
+        Raises:
+            ValueError: where one side has no record.
+        """
+        real, synthetic = self._sides()
+        return nearest_distances(synthetic, real)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return ``mean`` and ``median`` of the distances, and the share of ``copies``, at distance 0."""
+        found = self.distances()
+        median = torch.from_numpy(np.median(found.cpu().numpy(), keepdims=True))[0]
+        return {"mean": found.mean(), "median": median, "copies": (found == 0).float().mean()}
+
+
+def nearest_distances(records: Tensor, among: Tensor) -> Tensor:
+    """Return the distance (n,) of each record (n, width) to the nearest of others (m, width), float32, m above 0."""
+    records, among = records.to(torch.float32), among.to(torch.float32)
+    # Squares of lengths cancel, less so about the mean and in 64 bits; the differences decide among the few that look
+    # nearest.
+    centre = among.mean(dim=0, dtype=torch.float64)
+    about = among - centre
+    lengths, found = about.square().sum(dim=1), []
+    for part in records.split(max(1, _AT_ONCE // max(len(among), _CANDIDATES * among.shape[1]))):
+        apart = torch.addmm(lengths, part - centre, about.T, alpha=-2.0)
+        near = apart.topk(min(_CANDIDATES, len(among)), largest=False).indices
+        found.append((part[:, None] - among[near]).norm(dim=2).min(dim=1).values)
+    return torch.cat(found)
+
+
+@register(
+    TABLE, section="distance to the closest record", place=90, better="target",
+    says="A diagnostic of copying, and no evidence of privacy: the distance of a record to the closest one that was "
+    "learned from. A number counts as its place in the declared range, and another category as the root of 2. Where "
+    "synthetic records are much closer than the real ones beside them, they may be copies, or no two real rows are alike. "
+    "Held-out records decide: where nothing is copied, half of the synthetic ones are closer to a record that was learned "
+    "from than to a held-out one (ties are left out).",
+    needs=(Need(lambda sides: sides.test is not None and sides.layout.width > 0, "there are too few real records"),),
+)  # fmt: skip
+def _closest(sides: TableSides) -> Result:
+    """Find the closest record that was learned from, of synthetic records and of others in their place."""
+    unseen, parts = sides.held_out is not None, sides.encoded
+    pools = (parts.learned, parts.held_out, parts.made) if unseen else (parts.real, parts.other, parts.made)
+    random = np.random.default_rng(sides.seed)
+    pools = [pool[random.permutation(len(pool))] for pool in pools]
+    most = max(_FEW, _AT_ONCE // parts.layout.width)
+    among = written_out(pools[0][: min(AMONG, most)], parts.layout)
+    others, synthetic = (written_out(pool[: min(CLOSEST, most)], parts.layout) for pool in pools[1:])
+    results = []
+    for asked in (synthetic, others):
+        far = nearest_distances(asked, among).numpy()
+        results.append(
+            {"median": float(np.median(far)), "closest twentieth": float(np.quantile(far, 0.05)),
+             "share at distance 0": float((far == 0).mean())}
+        )  # fmt: skip
+    intervals = {}
+    size = min(AMONG, most, len(pools[0]), len(pools[1]))
+    if unseen and size >= _FEW:
+        to = [nearest_distances(synthetic, written_out(pool[:size], parts.layout)).numpy() for pool in pools[:2]]
+        near, ties = int((to[0] < to[1]).sum()), int((to[0] == to[1]).sum())
+        if told := len(to[0]) - ties:
+            name = "closer to a record learned from than to a held-out one"
+            results[0][name] = near / told
+            interval = binomtest(near, told).proportion_ci(0.95, method="exact")
+            intervals[name] = Interval(float(interval.low), float(interval.high), told)
+    return Result(*results, intervals=intervals, note=None if unseen else _NO_HELD_OUT)
+
+
+_NO_HELD_OUT = (
+    "the real records in the place of synthetic ones were learned from, too; held-out records (--held-out FILE) also show "
+    "whether synthetic ones are closer to those that were learned from"
+)
+
 
 MEMBERSHIP = "membership inference"
 # The most records of each kind that are attacked, and the units by which an attacker knows them; numbers
@@ -219,20 +320,20 @@ def told_twins(held_out: Encoded, real: Encoded, synthetic: Encoded, seen: str =
         >>> COPIES in told_twins(records[:10], records, records[9:11])
         True
     """
-    own, learned, made = (_digests(part) for part in (held_out, real, synthetic))
+    asked, learned, made = (_digests(part) for part in (held_out, real, synthetic))
     _, counts = np.unique(learned, return_counts=True)
     doubled = int(counts[counts > 1].sum())
-    found, drawn = (int(np.isin(own, others).sum()) for others in (learned, made))
-    shares = (found / len(own), doubled / len(learned), drawn / len(own), float(np.isin(learned, made).mean()))
+    copies, drawn = (int(np.isin(asked, others).sum()) for others in (learned, made))
+    shares = (copies / len(asked), doubled / len(learned), drawn / len(asked), float(np.isin(learned, made).mean()))
     copied, twins, like_made, learned_like_made = map(_percent, shares)
     line = (
-        f"{seen}, {found:,} of {len(own):,} held-out ones ({copied}) are identical to one that "
+        f"{seen}, {copies:,} of {len(asked):,} held-out ones ({copied}) are identical to one that "
         f"was learned from; of those learned from {twins} are to another; {drawn:,} held-out ones ({like_made}) are to a "
         f"synthetic one; of those learned from {learned_like_made} are"
     )
     expected = (doubled + 1) / (len(learned) + 2)
-    new = found / len(own) >= expected + _COPIED * (1.0 - expected)
-    return f"{line}; {COPIES}" if new and binom.sf(found - 1, len(own), expected) < _BY_CHANCE else line
+    new = copies / len(asked) >= expected + _COPIED * (1.0 - expected)
+    return f"{line}; {COPIES}" if new and binom.sf(copies - 1, len(asked), expected) < _BY_CHANCE else line
 
 
 def _percent(share: float) -> str:
@@ -241,7 +342,7 @@ def _percent(share: float) -> str:
 
 def _digests(encoded: Encoded) -> np.ndarray:
     """Return a number (N,) for each record, equal for identical ones; others share one with a chance of 2^-64."""
-    found = []
+    digests = []
     for block in blocks(encoded, encoded.units.shape[1]):
         codes, units = block.codes.astype(np.int32), block.units
         if scipy.sparse.issparse(units):
@@ -250,10 +351,10 @@ def _digests(encoded: Encoded) -> np.ndarray:
             # Types of other readers are brought together; adding 0 makes a negative zero positive.
             kind = np.float32 if units.dtype.kind == "f" else np.int32
             rows = [row.tobytes() for row in np.ascontiguousarray(units.astype(kind) + kind(0))]
-        found += [
+        digests += [
             hashlib.blake2b(row + own.tobytes(), digest_size=8).digest() for row, own in zip(rows, codes, strict=True)
         ]
-    return np.frombuffer(b"".join(found), np.uint64)
+    return np.frombuffer(b"".join(digests), np.uint64)
 
 
 def _places(units: scipy.sparse.csr_array) -> list[np.ndarray]:
@@ -294,25 +395,25 @@ def _attack(sides: Sides) -> Result | str:
     the ratio has half of them for comparison. Intervals hold for all attacks together, so the strongest may be picked. The
     note says how many held-out records are identical to others.
     """
-    own = sides.encoded
-    if min(len(own.learned), len(own.held_out)) < _FEW_ATTACKED or not own.layout.width:
+    encoded = sides.encoded
+    if min(len(encoded.learned), len(encoded.held_out)) < _FEW_ATTACKED or not encoded.layout.width:
         return f"it needs {_FEW_ATTACKED} records that were learned from, and as many held-out ones"
-    seen = "as the model sees records" if own.alike else "by their values"
-    twins = told_twins(own.held_out, own.learned, own.made, seen)
+    seen = "as the model sees records" if encoded.alike else "by their values"
+    twins = told_twins(encoded.held_out, encoded.learned, encoded.made, seen)
     note = f"{twins}; held-out records of another time or place than those learned from are told apart by that, too"
-    random = np.random.default_rng(own.seed)
+    random = np.random.default_rng(encoded.seed)
     # In random order the first ones are a fair choice.
-    members, others = (part[random.permutation(len(part))[:ROWS]] for part in (own.learned, own.held_out))
-    if own.layout.units > _KNOWN_UNITS:
+    members, others = (part[random.permutation(len(part))[:ROWS]] for part in (encoded.learned, encoded.held_out))
+    if encoded.layout.units > _KNOWN_UNITS:
         # Those of the real records could be told by which units vary.
-        own = replace(own, real=members, learned=members, other=others, held_out=others)
-        own = own.of_units(varying_units([own.made], _KNOWN_UNITS))
-        members, others = own.learned, own.held_out
-    most = max(_FEW_ATTACKED, _NUMBERS // own.layout.width)
+        encoded = replace(encoded, real=members, learned=members, other=others, held_out=others)
+        encoded = encoded.of_units(varying_units([encoded.made], _KNOWN_UNITS))
+        members, others = encoded.learned, encoded.held_out
+    most = max(_FEW_ATTACKED, _NUMBERS // encoded.layout.width)
     attacked, half = min(ATTACKED, most), len(others) // 2
     parts = (members[:attacked], others[:attacked], others[:half][:attacked], others[half:][:attacked])
-    members, others, asked, known = (written_out(part, own.layout) for part in parts)
-    synthetic = written_out(subsample(own.made, most, own.seed), own.layout)
+    members, others, asked, known = (written_out(part, encoded.layout) for part in parts)
+    synthetic = written_out(subsample(encoded.made, most, encoded.seed), encoded.layout)
     attacks = {"nearest record": (others, lambda records: nearness(records, synthetic))}
     if half >= _FEW_ATTACKED:
         attacks["densities"] = (asked, lambda records: density_ratio(records, synthetic, known))

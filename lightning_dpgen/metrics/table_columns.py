@@ -17,10 +17,8 @@ from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.marginals import mean_and_worst
 from lightning_dpgen.metrics.measure import COLUMNS, TABLE, Need, Result, average_and_worst, register
-from lightning_dpgen.metrics.numeric_summaries import ordinary, summaries
-from lightning_dpgen.metrics.quantile_bins import QuantileBins, binned
-from lightning_dpgen.metrics.sides import TableSides
-from lightning_dpgen.metrics.two_sided import Collected
+from lightning_dpgen.metrics.sides import Collected, TableSides
+from lightning_dpgen.metrics.summaries import QuantileBins, binned, ordinary, summaries
 
 # Groups of a column that are compared, at most, and the records of a side that one needs.
 GROUPS, FEW = 12, 30
@@ -159,7 +157,7 @@ def _missing(real: TableValues, other: TableValues) -> float:
 )  # fmt: skip
 def _compare_columns(sides: TableSides) -> Result:
     """Compare single columns: numbers by their distribution functions and how far they lie, categories by shares."""
-    found = []
+    results = []
     for other in sides.compared:
         apart = column_distances(sides.real, other, sides.spreads)
         scores = average_and_worst("one column", list(apart.values()))
@@ -169,8 +167,9 @@ def _compare_columns(sides: TableSides) -> Result:
         if sides.real.of_codes:
             scores |= average_and_worst("categories, total variation", [apart[c.name] for c in sides.real.of_codes])
         scores["missing values, largest difference of shares"] = _missing(sides.real, other)
-        found.append(scores)
-    return Result(*found, figures={"columns": _shares(sides, column_distances(sides.real, sides.synthetic, sides.spreads))})
+        results.append(scores)
+    distances = column_distances(sides.real, sides.synthetic, sides.spreads)
+    return Result(*results, figures={"columns": _shares(sides, distances)})
 
 
 def _shares(sides: TableSides, distances: dict[str, float]) -> list[dict[str, Any]]:
@@ -213,10 +212,10 @@ def _compare_groups(sides: TableSides) -> Result:
     names = column.choice_names if isinstance(column, Category) else sides.bins[column.name].names(column)
     names = [*names, "missing"]
     chosen = np.argsort(-counts[0], kind="stable")[:GROUPS]
-    found, few = [{} for _ in sides.compared], []
+    results, few = [{} for _ in sides.compared], []
     for group in sorted(chosen[counts[0][chosen] > 0].tolist()):
         title = f"{column.name} {names[group]}"
-        for scores, count, side in zip(found, counts[1:, group], sides.compared, strict=True):
+        for scores, count, side in zip(results, counts[1:, group], sides.compared, strict=True):
             scores[f"{title}: difference of shares"] = float(abs(count / len(side) - counts[0, group] / len(sides.real)))
         least = int(counts[:, group].min())
         if least < FEW:
@@ -224,13 +223,13 @@ def _compare_groups(sides: TableSides) -> Result:
             continue
         rows = [np.flatnonzero(part == group)[:least] for part in codes]
         real = sides.real[rows[0]]
-        for scores, other, own in zip(found, sides.compared, rows[1:], strict=True):
+        for scores, other, own in zip(results, sides.compared, rows[1:], strict=True):
             distances = column_distances(real, other[own], sides.spreads)
             del distances[column.name]
             if distances:
                 scores |= average_and_worst(f"{title}: one column", list(distances.values()))
     note = f"groups with fewer than {FEW} records of a side have their shares alone ({listed(few)})" if few else None
-    return Result(*found, note=note)
+    return Result(*results, note=note)
 
 
 def _group_of(values: TableValues, column: Modelled, bins: dict[str, QuantileBins]) -> np.ndarray:

@@ -98,7 +98,7 @@ def find_dependencies(real: TableValues, synthetic: TableValues, seed: int = 0) 
         differ = (known[:, order[some]] != known[:, order[some + 1]]).mean(axis=1)
         candidates += [(x, int(y)) for y in np.flatnonzero((differ <= _DIFFER) & (varied > BROKEN)) if y != x]
     candidates.sort(key=lambda pair: -varied[pair[1]])
-    found, shuffle = [], random.permutation(n)
+    dependencies, shuffle = [], random.permutation(n)
     for x, y in candidates[:_COUNTED]:
         likely = _commonest(known[x], known[y], sizes[x], sizes[y])
         broken = int((likely[known[x]] != known[y]).sum())
@@ -107,8 +107,8 @@ def find_dependencies(real: TableValues, synthetic: TableValues, seed: int = 0) 
         if broken <= BROKEN * n and chance >= max(_FEW, _SHUFFLED * broken):
             beside = likely[made[x]]
             off, judged = int(((beside >= 0) & (beside != made[y])).sum()), int((beside >= 0).sum())
-            found.append(Dependency(columns[x].name, columns[y].name, broken / n, off, judged))
-    return sorted(found, key=lambda own: -own.synthetic)
+            dependencies.append(Dependency(columns[x].name, columns[y].name, broken / n, off, judged))
+    return sorted(dependencies, key=lambda own: -own.synthetic)
 
 
 def _commonest(x: np.ndarray, y: np.ndarray, size: int, of_y: int) -> np.ndarray:
@@ -126,7 +126,7 @@ def _commonest(x: np.ndarray, y: np.ndarray, size: int, of_y: int) -> np.ndarray
     says="Shares of rows, and of values. Best is what the real half has.",
 )  # fmt: skip
 def _look_at_rows(sides: TableSides) -> Result:
-    found = []
+    results = []
     for other in sides.compared:
         own, real = _row_numbers(other, sides.real)
         _, places, counts = np.unique(own, return_inverse=True, return_counts=True)
@@ -136,8 +136,8 @@ def _look_at_rows(sides: TableSides) -> Result:
         }
         if never := list(never_occurring(sides.real, other).values()):
             scores |= average_and_worst("values that never occur in the real column", never)
-        found.append(scores)
-    return Result(*found)
+        results.append(scores)
+    return Result(*results)
 
 
 def never_occurring(real: TableValues, other: TableValues) -> dict[str, float]:

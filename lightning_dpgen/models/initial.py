@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from lightning_dpgen.data.schema_difference import first_difference
+from lightning_dpgen.data.schema import first_difference
 from lightning_dpgen.models.generators import StackedGenerator
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from lightning_dpgen.data.files.blocks import RowSource
-from lightning_dpgen.data.files.folder import FileRows
-from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange
+from lightning_dpgen.data.files.parquet import FileRows
+from lightning_dpgen.data.files.text import WHOLE, TextRange
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.reading import check_rows, read_open_rows, read_parts, with_person

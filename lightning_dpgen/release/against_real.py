@@ -15,14 +15,13 @@ import pandas as pd
 import pyarrow as pa
 
 from lightning_dpgen.common.folders import make_private, owner_only, read_plain, sync_folder
-from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files.database import DatabaseQuery
-from lightning_dpgen.data.kinds import kind_of
+from lightning_dpgen.data.files.text import MissingData
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.persons import bounded
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.row_sample import SAMPLED, RowSample
-from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.schema import Schema, kind_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.measure.label_gradients import labels_of

@@ -18,10 +18,9 @@ from lightning_dpgen.audit.canaries import canaries_of
 from lightning_dpgen.audit.replay import HeldRecipe
 from lightning_dpgen.audit.whole_run import Neighbours
 from lightning_dpgen.data.discovery.counts import KeyOwners
-from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.schema import Schema, kind_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.measure.gaussians import label_components

@@ -22,8 +22,7 @@ from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import Reporter, SilentReporter
 from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.table import budget_table
-from lightning_dpgen.specs.compute import RaySpec, make_executor
-from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.groups import ProjectSpec, RaySpec, make_executor
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import FIRST_PASS, Settings
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import filelock
 
-from lightning_dpgen.data.files.extras import needs
+from lightning_dpgen.data.files.kinds import needs
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.passes.column_counts import ColumnCounts
 from lightning_dpgen.passes.encoded_blocks import SUMS, EncodedBlockStore
@@ -20,7 +20,7 @@ from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.paths import remove_blocks
 from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs.compute import RaySpec, make_executor
+from lightning_dpgen.specs.groups import RaySpec, make_executor
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import Settings, make_schema
 from lightning_dpgen.specs.source import Source

@@ -13,8 +13,8 @@ from lightning_dpgen.release.drawing.model_files import write_model
 from lightning_dpgen.release.files import MODEL
 from lightning_dpgen.runs.identity import is_about
 from lightning_dpgen.runs.run_folder import RunFolder
-from lightning_dpgen.specs.initial import read_initial
 from lightning_dpgen.specs.run import RunSpec
+from lightning_dpgen.specs.starts import read_initial
 from lightning_dpgen.specs.usage_error import UsageError
 
 

@@ -7,8 +7,8 @@ import json
 import torch
 
 from lightning_dpgen.common import pace
-from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.schema import kind_of
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.classifiers import ROWS
 from lightning_dpgen.metrics.fidelity import FIDELITY, measure_fidelity, measure_table_fidelity

@@ -14,7 +14,7 @@ import scipy.sparse
 import torch
 
 from lightning_dpgen.common.plain_text import say_count
-from lightning_dpgen.data.rows import blobs, read_rows
+from lightning_dpgen.data.files.arrays import blobs, read_rows
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import caution
@@ -35,7 +35,7 @@ from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.studies import check_study, mark, study_delta_warning, study_of
 from lightning_dpgen.runs.table import budget_table
 from lightning_dpgen.runs.warnings import projection_warnings, seed_warning
-from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.projection_settings import ProjectionSettings, fill_projection
 from lightning_dpgen.specs.usage_error import UsageError
 

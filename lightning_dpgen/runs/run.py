@@ -35,7 +35,7 @@ from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.studies import check_study, mark, spent_so_far, study_delta_warning, study_of
 from lightning_dpgen.runs.table import answers_table, budget_table, decay_line, terms_table
 from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
-from lightning_dpgen.specs.compute import RaySpec
+from lightning_dpgen.specs.groups import RaySpec
 from lightning_dpgen.specs.model import CustomSpec
 from lightning_dpgen.specs.modules import rehearse
 from lightning_dpgen.specs.run import RunSpec

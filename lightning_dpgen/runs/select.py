@@ -47,11 +47,11 @@ from lightning_dpgen.runs.reporter import Reporter, SilentReporter
 from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.studies import check_study, mark, study_delta_warning, study_of
 from lightning_dpgen.runs.warnings import delta_warning, seed_warning
-from lightning_dpgen.specs.autoencoder import VAESpec
-from lightning_dpgen.specs.clipping import DPNormSpec
 from lightning_dpgen.specs.custom import said
+from lightning_dpgen.specs.groups import SplitSpec
+from lightning_dpgen.specs.network import VAESpec
+from lightning_dpgen.specs.privacy import DPNormSpec
 from lightning_dpgen.specs.settings import Settings, fill, read_as
-from lightning_dpgen.specs.split import SplitSpec
 from lightning_dpgen.specs.usage_error import UsageError
 
 # The score of a trial that failed, or whose score is no number.

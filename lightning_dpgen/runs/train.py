@@ -38,7 +38,7 @@ from lightning_dpgen.runs.in_blocks import store_of
 from lightning_dpgen.runs.initial import with_kept_initial
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.run_folder import RunFolder
-from lightning_dpgen.specs.compute import RaySpec
+from lightning_dpgen.specs.groups import RaySpec
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import read_as
 from lightning_dpgen.specs.source import Source

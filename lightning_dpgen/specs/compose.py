@@ -23,8 +23,8 @@ from omegaconf.errors import OmegaConfBaseException
 import lightning_dpgen
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.data.files.kinds import is_known
-from lightning_dpgen.specs.trainer import NEVER
-from lightning_dpgen.specs.typed import as_typed
+from lightning_dpgen.specs.groups import NEVER
+from lightning_dpgen.specs.spec import as_typed
 from lightning_dpgen.specs.usage_error import UsageError
 
 # Words that ask for a sweep.
@@ -80,8 +80,8 @@ def compose_settings(words: Sequence[str], name: str) -> dict[str, Any]:
     words = [_check_word(word) for word in words]
     try:
         parsed = [_parsed(_set(word)) for word in words]
-        for own, word in zip(parsed, words, strict=True):
-            if own.is_sweep_override():
+        for override, word in zip(parsed, words, strict=True):
+            if override.is_sweep_override():
                 if number := _without_commas(word):
                     raise UsageError(
                         f"{word}: expected one value: write the number as {number}; dpgen train -m makes a run for each "

@@ -14,33 +14,6 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 MOST_RECORDS = 10**9
 _SHARE = {"gt": 0, "lt": 0.5}
-_BINS = {"ge": 1, "le": 10_000, "by_default": "follows from n and the budget"}
-
-
-def _max_moved() -> Any:
-    return setting(
-        "the largest share of a column's values that may be clamped, or of records that may be repaired or left out for a "
-        "constraint; above it the run stops before anything is spent, and with 1 it never does. What is found privately is "
-        "not looked at",
-        0.05, ge=0, le=1,
-    )  # fmt: skip
-
-
-def _bins_share() -> Any:
-    return setting(
-        "the share of the budget for the distributions of columns of numbers, by which open bins are cut, and for the "
-        "counts of categories with more than 1,000 values, whose rare ones are learned in groups; 0 for bins of equal "
-        "width, and each value by itself",
-        ge=0, lt=0.5, by_default="follows from n and the budget",
-    )  # fmt: skip
-
-
-def _workload() -> Any:
-    return setting(
-        "model=measured: sets of 1 to 4 columns whose tables of counts get a third of what tables may spend, and are "
-        "released with error bars, as in [[age,diagnosis],[region,sex,income]], or a YAML or JSON file with such a list "
-        "under workload; PUBLISHED"
-    )
 
 
 class DataSpec(Spec):
@@ -104,6 +77,34 @@ class _OfPersons(DataSpec):
             )
 
 
+class _OfTables(DataSpec):
+    bins_share: float | None = setting(
+        "the share of the budget for the distributions of columns of numbers, by which open bins are cut, and for the "
+        "counts of categories with more than 1,000 values, whose rare ones are learned in groups; 0 for bins of equal "
+        "width, and each value by itself", ge=0, lt=0.5, by_default="follows from n and the budget",
+    )  # fmt: skip
+    bins: int | None = setting(
+        "the number of bins of numbers, if the schema does not say", ge=1, le=10_000,
+        by_default="follows from n and the budget",
+    )  # fmt: skip
+    workload: list[list[Name]] | Place | None = setting(
+        "model=measured: sets of 1 to 4 columns whose tables of counts get a third of what tables may spend, and are "
+        "released with error bars, as in [[age,diagnosis],[region,sex,income]], or a YAML or JSON file with such a list "
+        "under workload; PUBLISHED"
+    )
+
+
+class _OfOwnTables(_OfTables, _OfPersons):
+    max_moved: float = setting(
+        "the largest share of a column's values that may be clamped, or of records that may be repaired or left out for a "
+        "constraint; above it the run stops before anything is spent, and with 1 it never does. What is found privately is "
+        "not looked at", 0.05, ge=0, le=1,
+    )  # fmt: skip
+    discovery_share: float | None = setting(
+        ("the share of the budget for the parts of the schema that are `private`"), **_SHARE
+    )
+
+
 class _InFile(DataSpec):
     path: Place | None = setting("the file, or folder", needed=True)
 
@@ -117,14 +118,11 @@ class PublicPicturesSpec(DataSpec):
     threshold: int | None = setting("pixels above it become 1, all others 0", ge=0, lt=2**24)
 
 
-class PublicTableSpec(DataSpec):
+class PublicTableSpec(_OfTables):
     """A public table, by the package's own schema."""
 
     kind, chooses_model = "table", True
     source: Literal["adult", "mushroom"]
-    bins_share: float | None = _bins_share()
-    bins: int | None = setting("the number of bins of numbers, if the schema does not say", **_BINS)
-    workload: list[list[Name]] | Place | None = _workload()
 
 
 class PublicBasketsSpec(DataSpec):
@@ -159,7 +157,7 @@ class PicturesSpec(_InFile):
     threshold: int | None = setting("pixels above it become 1, all others 0", ge=0, lt=2**24)
 
 
-class TableSpec(_InFile, _OfPersons):
+class TableSpec(_InFile, _OfOwnTables):
     """Your own table: a file (text, Parquet, JSON lines, Excel, SQLite, DuckDB) with a schema by `dpgen schema FILE`."""
 
     kind, chooses_model = "table", True
@@ -178,13 +176,6 @@ class TableSpec(_InFile, _OfPersons):
         "the person) adds or removes exactly its own rows of the query, and changes no other row"
     )
     schema_: Place | None = setting("FILE.schema.yaml, the public description of the columns", alias="schema")
-    max_moved: float = _max_moved()
-    discovery_share: float | None = setting(
-        ("the share of the budget for the parts of the schema that are `private`"), **_SHARE
-    )
-    bins_share: float | None = _bins_share()
-    bins: int | None = setting("the number of bins of numbers, if the schema does not say", **_BINS)
-    workload: list[list[Name]] | Place | None = _workload()
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
@@ -286,7 +277,7 @@ class SeriesSpec(_OfFiles):
         return said
 
 
-class CustomDataSpec(_OfPersons):
+class CustomDataSpec(_OfOwnTables):
     """Records from your own function, which returns (schema, Encoded or Records), or (frame, TableSchema)."""
 
     kind = None
@@ -295,13 +286,6 @@ class CustomDataSpec(_OfPersons):
     options: dict[str, Any] | None = setting(
         "its keyword arguments, plain values; PUBLISHED as given, so no password, and no path that reveals anything"
     )
-    max_moved: float = _max_moved()
-    discovery_share: float | None = setting(
-        ("for a frame: the share of the budget for the parts of the schema that are `private`"), **_SHARE
-    )
-    bins_share: float | None = _bins_share()
-    bins: int | None = setting("for a frame: the number of bins of numbers, if the schema does not say", **_BINS)
-    workload: list[list[Name]] | Place | None = _workload()
 
 
 AnyData = Annotated[

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.discovery.bounds_and_keys import bounds_of, bounds_threshold, keys_of
-from lightning_dpgen.data.kinds import kind_named
+from lightning_dpgen.data.schema import kind_named
 from lightning_dpgen.data.tables.description import BOUNDS, KEYS
 from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.privacy.access import Access

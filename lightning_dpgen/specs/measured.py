@@ -1,24 +1,112 @@
-"""`model=measured`: what there is to set for each kind of records, its defaults, and the recipe that it makes."""
+"""`model=measured`: what there is to set for each kind of records, its label and workload, its defaults, and its recipe."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+from lightning_dpgen.common.nearest_word import suggest
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.declarations import shown
-from lightning_dpgen.data.kinds import kind_of
-from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.files.text import MissingData, check_there
+from lightning_dpgen.data.schema import Schema, kind_of
+from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.data.tables.schema_file import read_yaml
 from lightning_dpgen.measure.classifier import ClassifierRecipe, classifier_sizes
+from lightning_dpgen.measure.labels import label_workload
 from lightning_dpgen.measure.recipe import Recipe
-from lightning_dpgen.models.labelled import can_label, is_classified
+from lightning_dpgen.measure.tables import WORKLOAD_SHARE, what_to_leave_out
+from lightning_dpgen.models.bases import Scattering
+from lightning_dpgen.models.labelled import can_label, feature_count, is_classified
 from lightning_dpgen.models.poses import SETS, Symmetries
-from lightning_dpgen.privacy.planning.calibration import StageSpec
-from lightning_dpgen.specs.defaults import Defaults, labels_of
-from lightning_dpgen.specs.label import check_label
+from lightning_dpgen.privacy.planning.stage_spec import StageSpec
+from lightning_dpgen.specs.defaults import Defaults, labels_of, strength_of
 from lightning_dpgen.specs.model import ClassifierSpec, MeasuredSpec
-from lightning_dpgen.specs.usage_error import UsageError
+from lightning_dpgen.specs.network import TrainedSpec
+from lightning_dpgen.specs.spec import typed
+from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
+
+# Features whose curvature, a matrix, is decomposed in a minute and in a GiB of memory, and weights of all labels, which
+# are fitted in about as much.
+_MOST_FEATURES, _MOST_WEIGHTS = 4096, 1 << 20
+
+
+def check_label(spec: TrainedSpec | MeasuredSpec, schema: Schema, share: float | None) -> None:
+    """Refuse settings of the label that have no effect, or that the records have no use for.
+
+    Args:
+        share: the share of the label, as it was given or by default.
+
+    Raises:
+        UsageError: naming the setting.
+    """
+    if spec.label_sharpness is not None and not share:
+        raise UsageError(
+            f"model.label_sharpness={spec.label_sharpness:g}: applies only to labels that model.label_share has paid for, "
+            "and it is 0 here; give it a share, as in model.label_share=0.3, or leave this out"
+        )
+    if spec.label_share and not can_label(schema):
+        raise UsageError(
+            f"model.label_share={spec.label_share:g}: expected 0 where there is no label, or nothing besides it"
+        )
+    if share and is_classified(schema) and (count := Scattering(schema.layout, schema.axes).count) > _MOST_FEATURES:
+        raise UsageError(
+            f"model.label_share={share:g}: a record of so many channels has {count:,} features: expected "
+            f"{_MOST_FEATURES:,} or fewer; take fewer channels"
+        )
+
+
+def complete_label(spec: TrainedSpec, schema: Schema) -> TrainedSpec:
+    """Return the settings of a network with those of the label filled in.
+
+    Raises:
+        UsageError: as `check_label`; for records that are no table, or of too many choices.
+    """
+    if spec.label_share and not schema.label_given_rest:
+        raise UsageError(
+            f"model.label_share={spec.label_share:g}: applies only to tables, and these records are of kind "
+            f"{schema.kind}; leave it out"
+        )
+    check_label(spec, schema, spec.label_share)
+    if not spec.label_share:
+        return spec
+    if (features := feature_count(schema.layout)) > _MOST_FEATURES:
+        raise UsageError(
+            f"model.label_share={spec.label_share:g}: the label is drawn given {features:,} features, most of them nothing "
+            f"but noise: expected {_MOST_FEATURES:,} or fewer; {what_to_leave_out(schema)}"
+        )
+    labels = schema.layout.groups[schema.layout.label]
+    if features * labels > _MOST_WEIGHTS:
+        raise UsageError(
+            f"model.label_share={spec.label_share:g}: {labels:,} labels, each drawn given {features:,} features, are "
+            f"{features * labels:,} numbers, most of them nothing but noise: expected {_MOST_WEIGHTS:,} or fewer; "
+            f"{what_to_leave_out(schema)}"
+        )
+    return spec if spec.label_sharpness is not None else spec.changed(label_sharpness=1.0)
+
+
+def label_specs(spec: TrainedSpec, n: int, left: float) -> list[StageSpec]:
+    """Return the accesses of the label of a network, if it has any.
+
+    Args:
+        spec: complete.
+        left: share of the budget that network and label may spend.
+
+    Raises:
+        UsageError: if there is none.
+    """
+    if not spec.label_share:
+        return []
+    if left <= 0.0:
+        raise UsageError(
+            f"the shares of the budget that are given leave {left:.2g} for network and label: set smaller ones "
+            "(data.n_share, privacy.fidelity_share, split.moments_share, split.lloyd_share, split.means_share)"
+        )
+    return [label_workload(n, spec.label_share, agreement=False).spec(left)]
+
 
 # Tables of two columns, twice: what a fit of minutes and a GiB of memory can look at.
 _MOST_CELLS = 1 << 26
@@ -128,3 +216,99 @@ def measured_specs(recipe: Recipe, left: float) -> list[StageSpec]:
             "privacy.fidelity_share)"
         )
     return recipe.specs(left)
+
+
+# The most cells of all tables together: each is a row of a file of the release.
+MOST_CELLS = 200_000
+_MOST_SETS, _MOST_COLUMNS = 1000, 4
+_EXPECTED = f"lists of 1 to {_MOST_COLUMNS} names of columns, as in data.workload=[[age,sex],[region]]"
+
+
+def read_sets(asked: str | Sequence[Any]) -> list[list[str]]:
+    """Return the sets of columns that are asked for, or that a YAML or JSON file has under `workload`.
+
+    Raises:
+        UsageError: if there is no such file, or it holds anything else.
+
+    Example:
+        >>> read_sets([["age", "sex"], ["region"]])
+        [['age', 'sex'], ['region']]
+    """
+    setting = "data.workload"
+    if isinstance(asked, str):
+        setting = f"data.workload={asked}"
+        path = Path(asked)
+        try:
+            check_there(path, "data.workload")
+            content = read_yaml(path, "workload")
+        except MissingData as error:
+            raise UsageError(str(error)) from None
+        except BadSchema as error:
+            fault, form = str(error).removeprefix(str(path)), "workload: [[age, sex], [region]]"
+            raise UsageError(f"{setting}{fault} (expected a file of YAML or JSON as in {form})") from None
+        except OSError as error:
+            raise UsageError(f"{setting}: {describe_os_error(error)}") from None
+        asked = content.get("workload")
+        if list(content) != ["workload"]:
+            raise UsageError(f"{setting}: holds the keys {listed(content) if content else 'none'}: expected workload alone")
+    lists = isinstance(asked, list) and asked and all(isinstance(own, list) and own for own in asked)
+    if not lists or not all(isinstance(name, str | int) and not isinstance(name, bool) for own in asked for name in own):
+        raise UsageError(f"{setting}: {shown(asked)}: expected {_EXPECTED}")
+    return [[name if isinstance(name, str) else typed(name) for name in own] for own in asked]
+
+
+def check_sets(
+    sets: Sequence[Sequence[str]], schema: Schema, *, n: int, epsilon: float | None, delta: float, max_rows: int = 1
+) -> None:
+    """Refuse sets of columns of which no table of counts can be measured.
+
+    Args:
+        n, epsilon, delta, max_rows: the declared number of records and the budget, from which the expected noise follows.
+
+    Raises:
+        UsageError: naming the set and the column.
+    """
+    if not kind_of(schema).tabular:
+        raise UsageError(f"data.workload: applies only to tables, and these records are {schema.kind}; leave it out")
+    _check_names(sets, schema)
+    sizes = dict(zip(schema.choices, schema.layout.groups, strict=True))
+    if single := sorted({name for own in sets for name in own} - sizes.keys()):
+        raise UsageError(f"data.workload: column {single[0]!r} has one value only, which tells nothing; leave it out")
+    cells = [math.prod(sizes[name] for name in own) for own in sets]
+    if sum(cells) > MOST_CELLS:
+        noise = n / strength_of(n, epsilon, delta, max_rows) * math.sqrt(len(sets) / WORKLOAD_SHARE)
+        most = max(cells)
+        raise UsageError(
+            f"data.workload: its tables have {sum(cells):,} cells together, and that of {listed(sets[cells.index(most)])} "
+            f"has {most:,}, with {n / most:.2g} records in a cell on average and noise of standard deviation about "
+            f"{noise:,.1f}: expected {MOST_CELLS:,} cells or fewer; leave out a column, or cut numbers into fewer bins"
+        )
+
+
+def _check_names(sets: Sequence[Sequence[str]], schema: Schema) -> None:
+    if len(sets) > _MOST_SETS:
+        raise UsageError(f"data.workload: {len(sets):,} sets of columns: expected at most {_MOST_SETS:,}")
+    relatives, derived = schema.rules.relatives, schema.rules.derived
+    counted = [column.name for column in schema.modelled if column.name not in relatives]
+    columns = {column.name for column in schema.columns}
+    seen: set[frozenset[str]] = set()
+    for names in sets:
+        setting = f"data.workload: [{listed(map(shown, names))}]"
+        if len(names) > _MOST_COLUMNS:
+            raise UsageError(f"{setting}: has {len(names):,} columns: expected 1 to {_MOST_COLUMNS}")
+        for name in names:
+            if name in counted:
+                continue
+            if name in derived:
+                raise UsageError(f"{setting}: column {name!r} follows from other columns; name those in its place")
+            if name in relatives:
+                raise UsageError(f"{setting}: column {name!r} is learned by its distance from another column; leave it out")
+            if name in columns:
+                raise UsageError(f"{setting}: column {name!r} is not learned (type: drop or fake); leave it out")
+            near = suggest(name, counted)
+            raise UsageError(f"{setting}: there is no column {shown(name)!r}: expected some of {listed(counted)}{near}")
+        if len(set(names)) < len(names):
+            raise UsageError(f"{setting}: names a column twice: expected each once")
+        if frozenset(names) in seen:
+            raise UsageError(f"{setting}: is there twice, perhaps in another order: expected each set once")
+        seen.add(frozenset(names))

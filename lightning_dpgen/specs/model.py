@@ -6,8 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from lightning_dpgen.specs.autoencoder import VAESpec
-from lightning_dpgen.specs.network import CLASSIFIER_SHARE, LABEL_SHARPNESS, WIDTH, NetworkSpec, TrainedSpec
+from lightning_dpgen.specs.network import CLASSIFIER_SHARE, LABEL_SHARPNESS, WIDTH, NetworkSpec, TrainedSpec, VAESpec
 from lightning_dpgen.specs.spec import Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 

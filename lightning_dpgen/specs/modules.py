@@ -16,10 +16,9 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.planning.calibration import StageSpec
 from lightning_dpgen.release.bounds import check_numbers
 from lightning_dpgen.release.drawing.model_files import NETWORKS, rebuilt
-from lightning_dpgen.specs.autoencoder import VAESpec
 from lightning_dpgen.specs.custom import named, options_of, said
 from lightning_dpgen.specs.model import CustomSpec, RBMSpec, WGANSpec
-from lightning_dpgen.specs.network import TrainedSpec
+from lightning_dpgen.specs.network import TrainedSpec, VAESpec
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -118,11 +117,11 @@ def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: A
     """
     spec = run.model
     # The modules have the defaults of what is open here.
-    own = {name: value for name in spec.own if (value := getattr(spec, name)) is not None}
+    options = {name: value for name in spec.own if (value := getattr(spec, name)) is not None}
     if isinstance(spec, VAESpec):
-        own["prior"] = spec.prior_settings
+        options["prior"] = spec.prior_settings
         if spec.divergence is not None:
-            own["divergence"] = _divergence(spec)
+            options["divergence"] = _divergence(spec)
     rules = rules_of(spec, clipping)
     keywords = {"n": run.data.n, "k": run.split.k, "bias": spec.bias, "lr": spec.lr, "seed": run.seed}
     keywords["log_every"] = run.trainer.log_every
@@ -133,7 +132,7 @@ def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: A
         except (Exception, SystemExit) as error:
             raise UsageError(f"model.target={spec.target}: it cannot be made ({said(error)})") from None
     else:
-        module = _class_of(spec)(*given, **keywords, **own)
+        module = _class_of(spec)(*given, **keywords, **options)
     size = module.micro_batch = run.trainer.micro_batch
     if size is not None and module.whole_lots is not None:
         raise UsageError(f"trainer.micro_batch={size}: {module.whole_lots}; leave it out")

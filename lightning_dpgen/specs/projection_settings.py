@@ -15,7 +15,7 @@ from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.projection.sensitivity import Neighbourhood
 from lightning_dpgen.release.bounds import check_rows
 from lightning_dpgen.release.publishing.licenses import LICENSE
-from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.spec import as_settings
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -105,8 +105,8 @@ def fill_projection(spec: ProjectSpec, d: int) -> ProjectionSettings:
         raise UsageError(f"data.d={spec.data.d}: the rows have {d} columns")
     typical = _typical(spec, neighbourhood, d)
     try:
-        found = _options(spec, neighbourhood, d, typical)
-        option = found[0]
+        choices = _options(spec, neighbourhood, d, typical)
+        option = choices[0]
         matrix = make_matrix(option.matrix, d, option.k, spec.seed)
         projection = Projection(matrix, neighbourhood, option.noise, _centre(project.centre, d))
     except ValueError as error:
@@ -115,7 +115,7 @@ def fill_projection(spec: ProjectSpec, d: int) -> ProjectionSettings:
         check_rows(spec.data.n or 0, 8 * option.k)
     except ValueError as error:
         raise UsageError(f"data.n: {error}") from None
-    return ProjectionSettings(spec, found, projection, typical)
+    return ProjectionSettings(spec, choices, projection, typical)
 
 
 def _in_settings(error: ValueError, spec: ProjectSpec) -> str:

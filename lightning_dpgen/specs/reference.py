@@ -12,8 +12,8 @@ from pydantic.fields import FieldInfo
 
 from lightning_dpgen.data.declarations import about, range_of, shown
 from lightning_dpgen.specs.compose import conf_dir
+from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.privacy import OffSpec, PrivacySpec, PurePrivacySpec
-from lightning_dpgen.specs.projection import ProjectSpec
 from lightning_dpgen.specs.run import AuditSpec, RunSpec
 from lightning_dpgen.specs.spec import Spec, names_of, variants
 

@@ -8,17 +8,21 @@ from typing import Any
 from lightning_dpgen.data.declarations import shown
 from lightning_dpgen.release.publishing.licenses import License
 from lightning_dpgen.release.unit_check import promises_records
-from lightning_dpgen.specs.clipping import AutoRuleSpec, ClippingSpec
 from lightning_dpgen.specs.compose import compose_settings, name_of, refuse_interpolations
-from lightning_dpgen.specs.compute import ComputeSpec
 from lightning_dpgen.specs.data import AnyData, CustomDataSpec, DataSpec, PublicTableSpec, TableSpec
+from lightning_dpgen.specs.groups import ComputeSpec, DebugSpec, ProjectSpec, SplitSpec, TrainerSpec
 from lightning_dpgen.specs.model import AutoSpec, ModelSpec
 from lightning_dpgen.specs.network import TrainedSpec
-from lightning_dpgen.specs.privacy import SMALLEST_DELTA, AnyPrivacy, OffSpec, check_budget, default_delta
-from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.privacy import (
+    SMALLEST_DELTA,
+    AnyPrivacy,
+    AutoRuleSpec,
+    ClippingSpec,
+    OffSpec,
+    check_budget,
+    default_delta,
+)
 from lightning_dpgen.specs.spec import Place, Spec, check_needed, parse, setting, variants
-from lightning_dpgen.specs.split import SplitSpec
-from lightning_dpgen.specs.trainer import DebugSpec, TrainerSpec
 from lightning_dpgen.specs.usage_error import UsageError
 
 

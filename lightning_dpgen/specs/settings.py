@@ -13,8 +13,7 @@ import torch
 from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.discovery.bounds_and_keys import bounds_of, discovery_stage, keys_of
 from lightning_dpgen.data.discovery.value_grid import VALUES_OF
-from lightning_dpgen.data.kinds import kind_of
-from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.schema import Schema, kind_of
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.description import BOUNDS, KEYS, VALUES
 from lightning_dpgen.data.tables.search import Part
@@ -32,24 +31,27 @@ from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.publishing.licenses import LICENSE
 from lightning_dpgen.release.unit_check import unit_of_persons
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs.autoencoder import VAESpec
-from lightning_dpgen.specs.clipping import AutoRuleSpec, DPNormSpec, make_rule
-from lightning_dpgen.specs.compute import RaySpec
-from lightning_dpgen.specs.defaults import MOST_STEPS, Defaults, strength_of
+from lightning_dpgen.specs.defaults import MOST_STEPS, Defaults, ranked, strength_of
 from lightning_dpgen.specs.findable import check_findable
-from lightning_dpgen.specs.initial import InitialNetwork, check_records, read_initial, take_sizes
-from lightning_dpgen.specs.label import complete_label, label_specs
-from lightning_dpgen.specs.measured import complete_measured, make_recipe, measured_specs
+from lightning_dpgen.specs.groups import RaySpec
+from lightning_dpgen.specs.measured import (
+    check_sets,
+    complete_label,
+    complete_measured,
+    label_specs,
+    make_recipe,
+    measured_specs,
+    read_sets,
+)
 from lightning_dpgen.specs.model import AutoSpec, CustomSpec, MeasuredSpec, WGANSpec
-from lightning_dpgen.specs.model_choice import ranked
 from lightning_dpgen.specs.modules import check_custom, check_model, make_module, stage_of_training
-from lightning_dpgen.specs.network import TrainedSpec
-from lightning_dpgen.specs.public_centres import ENDING, read_centres
+from lightning_dpgen.specs.network import TrainedSpec, VAESpec
+from lightning_dpgen.specs.privacy import AutoRuleSpec, DPNormSpec, make_rule
 from lightning_dpgen.specs.run import RunSpec, check_privacy, read_run
 from lightning_dpgen.specs.source import Source, source_of
 from lightning_dpgen.specs.spec import as_settings, completed
+from lightning_dpgen.specs.starts import ENDING, InitialNetwork, check_records, read_centres, read_initial, take_sizes
 from lightning_dpgen.specs.usage_error import UsageError
-from lightning_dpgen.specs.workload import check_sets, read_sets
 
 if TYPE_CHECKING:
     from lightning_dpgen.plugins.mixture import PrivateMixture
@@ -171,18 +173,14 @@ class Settings:
                 model = self.spec.model
                 split = self.split.specs(self.n, means=model.bias != "zero")
                 rest = left - sum(spec.share for spec in split)
-                learning = [
-                    *split,
-                    stage_of_training(model, self.clipping, self.n),
-                    *label_specs(model, self.n, rest),
-                ]
+                learning = [*split, stage_of_training(model, self.clipping, self.n), *label_specs(model, self.n, rest)]
         except ValueError as error:
             raise UsageError(as_settings(error, "split", self.spec.split)) from None
         return [*first, *learning, *last]
 
     def declared(self) -> dict[str, Any]:
         """Return everything that the certificate assumes to be public."""
-        spec, split = self.spec, dataclasses.asdict(self.split)
+        spec = self.spec
         model = spec.model.model_dump(exclude={"name", "options", "init", "init_public"})
         model |= getattr(spec.model, "options", None) or {}
         # The number of steps may be open, where it is solved for.
@@ -202,9 +200,7 @@ class Settings:
         if self.initial is not None:
             declared[INIT] = self.initial.declared
         if self.trained:
-            declared["split"] = split
-        if self.trained:
-            declared["clipping"] = _described(self.clipping)
+            declared |= {"split": dataclasses.asdict(self.split), "clipping": _described(self.clipping)}
         return declared | {"seed": spec.seed, "rows": self.rows} | spec.given(LICENSE)
 
     def asked(self) -> dict[str, Any]:
@@ -212,10 +208,7 @@ class Settings:
         privacy = self.spec.privacy
         named = {} if privacy.accountant in (None, PLD) else {"accountant": privacy.accountant}
         budget = {"epsilon": privacy.epsilon, "delta": privacy.delta, "study": privacy.study, "unit": self.unit}
-        return self.declared() | {
-            "privacy": budget | named,
-            "debug": {"private_seed": self.spec.debug.private_seed},
-        }
+        return self.declared() | {"privacy": budget | named, "debug": {"private_seed": self.spec.debug.private_seed}}
 
 
 def read_as(spec: RunSpec, source: Source) -> dict[str, Any]:
@@ -523,7 +516,7 @@ def _check_trainer(spec: RunSpec) -> None:
 
 def _choose(spec: RunSpec, source: Source, schema: Schema, found: Mapping[str, Any] | None) -> Settings:
     """Return the run of the best model that records and settings allow."""
-    said, mistakes = "", set()
+    passed_over, mistakes = "", set()
     strength = strength_of(spec.data.n, assumed_epsilon(spec), spec.privacy.delta, spec.data.most_rows)
     for choice in ranked(schema, strength):
         own = read_run([f"model={choice.name}"])
@@ -534,14 +527,14 @@ def _choose(spec: RunSpec, source: Source, schema: Schema, found: Mapping[str, A
                 raise _clips_nothing(spec.clipping.rule, choice.name)
             clipping = own.clipping if open_rule else spec.clipping
             settings = fill(spec.changed(model=own.model, clipping=clipping), source, found)
-            return dataclasses.replace(settings, chosen=choice.why + said)
+            return dataclasses.replace(settings, chosen=choice.why + passed_over)
         except UsageError as mistake:
-            said += f"; {choice.name} was passed over: {mistake}"
+            passed_over += f"; {choice.name} was passed over: {mistake}"
             mistakes.add(str(mistake))
     if len(mistakes) == 1:
         # It has nothing to do with the model.
         raise UsageError(mistakes.pop())
-    raise UsageError(f"model=auto: no model is left{said}")
+    raise UsageError(f"model=auto: no model is left{passed_over}")
 
 
 def assumed_epsilon(spec: RunSpec) -> float | None:

@@ -13,13 +13,12 @@ import pyarrow as pa
 
 from lightning_dpgen.common.nearest_word import suggest_file
 from lightning_dpgen.common.plain_text import listed
-from lightning_dpgen.data.errors import MissingData
-from lightning_dpgen.data.kinds import kind_named
+from lightning_dpgen.data.files.text import MissingData
 from lightning_dpgen.data.persons import MORE_ROWS, bounded
 from lightning_dpgen.data.public_sets import find_public_set, load_public_set, public_set
 from lightning_dpgen.data.reading import CLAMP, Reading
 from lightning_dpgen.data.row_sample import RowSample
-from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.schema import Schema, kind_named
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.description import VALUES
 from lightning_dpgen.data.tables.search import Part
@@ -237,7 +236,7 @@ def source_of(spec: DataSpec) -> Source:
     """Return the source that settings describe."""
     if isinstance(spec, CustomDataSpec):
         # It imports torch, which no other kind of data waits for.
-        from lightning_dpgen.specs.custom_data import CustomSource
+        from lightning_dpgen.specs.custom import CustomSource
 
         return CustomSource(spec)
     return kind_named(spec.kind).source(spec)

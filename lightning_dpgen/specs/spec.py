@@ -1,4 +1,4 @@
-"""A setting is declared once: its name, type, range, default and meaning; a mistake in one is told in one line."""
+"""A setting is declared once: its name, type, range, default and meaning; a mistake in it is told in one line."""
 
 from __future__ import annotations
 
@@ -12,9 +12,41 @@ from pydantic.fields import FieldInfo
 from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.common.nearest_word import nearest, suggest
 from lightning_dpgen.common.plain_text import is_plain, listed
-from lightning_dpgen.data.declarations import about, expected_of, members_of, range_of, shown
-from lightning_dpgen.specs.typed import typed
+from lightning_dpgen.data.declarations import about, expected_of, members_of, shown
 from lightning_dpgen.specs.usage_error import UsageError
+
+
+class _Whole(int):
+    typed: str
+
+
+class _Real(float):
+    typed: str
+
+
+def as_typed(value: Any, text: str) -> Any:
+    """Return a number that knows its text; any other value as it is.
+
+    Example:
+        >>> typed(as_typed(1000.0, "1e3")), as_typed(1000.0, "1e3") == 1000, as_typed(None, "null")
+        ('1e3', True, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    number = _Whole(value) if isinstance(value, int) else _Real(value)
+    number.typed = text
+    return number
+
+
+def typed(value: Any) -> str:
+    """Return the text of a number as it was typed, or as Python has it.
+
+    Example:
+        >>> typed(1000.0)
+        '1000.0'
+    """
+    return getattr(value, "typed", str(value))
+
 
 T = TypeVar("T", bound="Spec")
 # Hydra reads 2024_11 as a number, also where text is expected.
@@ -25,7 +57,6 @@ Text = Annotated[AnyText, AfterValidator(lambda text: _plain(text))]
 Name = str | int
 # A file or a folder. None is the working directory.
 Place = Annotated[Text, AfterValidator(lambda text: str(place_of(text)) if text else text)]
-_AS_TYPED = {"None": "null", "True": "true", "False": "false"}
 
 
 def _plain(text: str) -> str:
@@ -130,19 +161,19 @@ def explain(kind: type[Spec], error: ValidationError, within: str = "") -> str:
             names.append(str(part))
     places = "".join(f"[{part}]" for part in mistake["loc"] if isinstance(part, int))
     name, value = ".".join(names) + places, mistake["input"]
-    told, context = mistake["type"], mistake.get("ctx", {})
-    if told == "extra_forbidden":
+    fault, context = mistake["type"], mistake.get("ctx", {})
+    if fault == "extra_forbidden":
         return _no_setting(name, spec, chosen, kind)
-    if told == "union_tag_invalid":
+    if fault == "union_tag_invalid":
         tag = context["discriminator"].strip("'")
         known = _variants(field)
         near = suggest(context["tag"], known, f"{name}.{tag}={{}}", shortened=True)
         return f"{name}.{tag}={context['tag']}: there is none; expected one of {', '.join(known)}{near}"
-    if told == "union_tag_not_found":
+    if fault == "union_tag_not_found":
         return f"{name}: must be given, as in {name}={next(iter(_variants(field)))}"
-    if told == "missing":
+    if fault == "missing":
         return f"{name}: must be given, as in {name}=..."
-    if told == "model_type" and isinstance(field and field.annotation, type) and issubclass(field.annotation, Spec):
+    if fault == "model_type" and isinstance(field and field.annotation, type) and issubclass(field.annotation, Spec):
         below = listed(f"{name}.{one}" for one in names_of(field.annotation))
         return f"{name}={shown(value)}: expected settings below this name: {below}"
     return f"{name}={shown(value)}: expected {expected_of(mistake, field, f'{name}={{}}')}"
@@ -160,20 +191,20 @@ def _no_setting(name: str, spec: type[Spec], chosen: str, root: type[Spec]) -> s
     those that are only alike.
     """
     group, _, last = name.rpartition(".")
-    told = f"there is no setting {name!r}" + (f" of {group}={chosen}" if chosen else "")
+    problem = f"there is no setting {name!r}" + (f" of {group}={chosen}" if chosen else "")
     others = variants(root, group) if chosen and group in root.model_fields else {}
     if having := _choices_with(last, group, others):
-        return f"{told}; it is one of {having}"
+        return f"{problem}; it is one of {having}"
     near = [f"{group}.{own}" if group else own for own in [nearest(last, names_of(spec), shortened=True)] if own]
     by_last: dict[str, list[str]] = {}
     for known in declared_settings(root):
         by_last.setdefault(known.rpartition(".")[2], []).append(known)
     far = [] if near or group else by_last.get(nearest(last, by_last, shortened=True) or "", [])
     if found := next(iter([*by_last.get(last, []), *near, *far]), None):
-        return f"{told}; did you mean {found}?"
+        return f"{problem}; did you mean {found}?"
     if other := nearest(last, [name for own in others.values() for name in names_of(own)], shortened=True):
-        return f"{told}; did you mean {group}.{other}, which is one of {_choices_with(other, group, others)}?"
-    return f"{told}; all are listed by dpgen train --help"
+        return f"{problem}; did you mean {group}.{other}, which is one of {_choices_with(other, group, others)}?"
+    return f"{problem}; all are listed by dpgen train --help"
 
 
 def _choices_with(name: str, group: str, others: Mapping[str, type[Spec]]) -> str:
@@ -218,10 +249,7 @@ def variants(spec: type[Spec], group: str) -> dict[str, type[Spec]]:
     return _variants(field) or {"": field.annotation}
 
 
-def _expected(field: FieldInfo) -> str:
-    """Return the values that a setting may have, in words."""
-    words = range_of(field)
-    return f"{words} ({field.description})" if field.description else words
+_AS_TYPED = {"None": "null", "True": "true", "False": "false"}
 
 
 def as_settings(message: object, group: str, spec: Spec | type[Spec]) -> str:
@@ -235,7 +263,7 @@ def as_settings(message: object, group: str, spec: Spec | type[Spec]) -> str:
         spec: the settings, or their class.
 
     Example:
-        >>> from lightning_dpgen.specs.split import SplitSpec
+        >>> from lightning_dpgen.specs.groups import SplitSpec
         >>> as_settings("k=0: expected 1 or more, or 'x.k=1' (dimensions=None)", "split", SplitSpec)
         "split.k=0: expected 1 or more, or 'x.k=1' (split.dimensions=null)"
     """

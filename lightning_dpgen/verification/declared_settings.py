@@ -23,11 +23,11 @@ from lightning_dpgen.privacy.noise.stream import SECURE
 from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.drawing.description import described_schema
 from lightning_dpgen.release.publishing.licenses import LICENSE
-from lightning_dpgen.specs.clipping import make_rule
 from lightning_dpgen.specs.data import MOST_RECORDS, DataSpec, PicturesSpec, PublicPicturesSpec, SeriesSpec
 from lightning_dpgen.specs.model import AutoSpec, CustomSpec
 from lightning_dpgen.specs.modules import check_model
 from lightning_dpgen.specs.network import TrainedSpec
+from lightning_dpgen.specs.privacy import make_rule
 from lightning_dpgen.specs.run import RunSpec, check_privacy
 from lightning_dpgen.specs.settings import Settings, check_counted, check_workload, default_unit
 from lightning_dpgen.specs.source import check_discovery, source_of

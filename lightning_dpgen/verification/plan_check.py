@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from lightning_dpgen.data.discovery.value_grid import VALUES_OF
-from lightning_dpgen.data.kinds import kind_named, kind_of
+from lightning_dpgen.data.schema import kind_named, kind_of
 from lightning_dpgen.data.tables.row_rules import FOUND
 from lightning_dpgen.measure.copulas import CopulaRecipe
 from lightning_dpgen.measure.crossings import CHOSEN, EVIDENCE

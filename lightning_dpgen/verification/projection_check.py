@@ -21,7 +21,7 @@ from lightning_dpgen.release.files import MODEL, NotARelease
 from lightning_dpgen.release.projected import load_projected
 from lightning_dpgen.release.stated_noises import sums_of
 from lightning_dpgen.release.verdict import TOLERANCE, Verdict
-from lightning_dpgen.specs.projection import ProjectionSpec
+from lightning_dpgen.specs.groups import ProjectionSpec
 from lightning_dpgen.specs.spec import parse
 from lightning_dpgen.verification.plan_check import unplannable, unplanned_events, unplanned_names
 

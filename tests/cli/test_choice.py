@@ -6,14 +6,14 @@ import pytest
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.pictures.schema import ImageSchema
-from lightning_dpgen.specs import model_choice as choice
+from lightning_dpgen.specs import defaults
 from lightning_dpgen.specs.run import read_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def test_the_table_has_every_kind_with_a_label_and_without_and_twelve_tables():
-    trials = json.loads(choice.TABLE.read_text(encoding="utf-8"))
+    trials = json.loads(defaults.TABLE.read_text(encoding="utf-8"))
     assert {(trial["kind"], trial["label"]) for trial in trials} == {
         (kind, label) for kind in ("images", "table", "baskets", "series") for label in (True, False)
     }
@@ -22,15 +22,15 @@ def test_the_table_has_every_kind_with_a_label_and_without_and_twelve_tables():
         "sales", "customers", "patients", "donors", "answers", "trips", "sensors",
     }  # fmt: skip
     for trial in trials:
-        assert set(trial["scores"]) == set(choice.CANDIDATES) and trial["strength"] > 0 and trial["width"] > 0
+        assert set(trial["scores"]) == set(defaults.CANDIDATES) and trial["strength"] > 0 and trial["width"] > 0
         assert all(0.0 <= score <= 1.2 for score in trial["scores"].values())
 
 
 def test_what_was_chosen_and_why_is_one_line():
     """However the trial is called, and whatever it says; a word more where no model does well."""
-    for trial in json.loads(choice.TABLE.read_text(encoding="utf-8")):
+    for trial in json.loads(defaults.TABLE.read_text(encoding="utf-8")):
         schema = ImageSchema(8, 8, levels=16, classes=10 if trial["label"] else 0)
-        for own in choice.ranked(schema, 123_456.0, [{**trial, "kind": "images"}]):
+        for own in defaults.ranked(schema, 123_456.0, [{**trial, "kind": "images"}]):
             assert own.why.startswith(f"model=auto took {own.name}: ")
             assert f"best over 1 trials; in the nearest ({trial['name']}, " in own.why
             assert len(own.why) <= 230 and "\n" not in own.why
@@ -39,19 +39,19 @@ def test_what_was_chosen_and_why_is_one_line():
 
 def test_trials_of_about_the_same_strength_decide_and_the_nearest_one_is_said():
     def trial(width, strength, best):
-        scores = dict.fromkeys(choice.CANDIDATES, 0.5) | {best: 0.9}
+        scores = dict.fromkeys(defaults.CANDIDATES, 0.5) | {best: 0.9}
         return {
             "name": best, "kind": "baskets", "label": False, "width": width, "strength": strength, "scores": scores,
         }  # fmt: skip
 
     schema = BasketSchema(tuple(range(50)), max_items=10)
     table = [trial(40, 100, "vae"), trial(9000, 100, "rbm"), trial(40, 10_000, "wgan")]
-    assert [choice.ranked(schema, s, table)[0].name for s in (10.0, 900.0, 1100.0, 1e9)] == ["vae", "vae", "wgan", "wgan"]
-    assert "weighted mean" not in choice.ranked(schema, 900.0, table)[0].why
+    assert [defaults.ranked(schema, s, table)[0].name for s in (10.0, 900.0, 1100.0, 1e9)] == ["vae", "vae", "wgan", "wgan"]
+    assert "weighted mean" not in defaults.ranked(schema, 900.0, table)[0].why
     # The nearest says otherwise than the mean of all.
-    near = {**trial(60, 300, "wgan"), "scores": dict.fromkeys(choice.CANDIDATES, 0.5) | {"wgan": 0.504, "vae": 0.503}}
-    assert " by a weighted mean (vae 0.598, wgan 0.508); " in choice.ranked(schema, 250.0, [*table, near])[0].why
-    first, *others = choice.ranked(schema, 300.0, table)
+    near = {**trial(60, 300, "wgan"), "scores": dict.fromkeys(defaults.CANDIDATES, 0.5) | {"wgan": 0.504, "vae": 0.503}}
+    assert " by a weighted mean (vae 0.598, wgan 0.508); " in defaults.ranked(schema, 250.0, [*table, near])[0].why
+    first, *others = defaults.ranked(schema, 300.0, table)
     assert "(vae, 100 records over their noise; here 300)" in first.why and "vae 0.90" in first.why and len(others) == 3
 
 
@@ -64,8 +64,8 @@ def table(monkeypatch, tmp_path):
         for kind in ("images", "table", "baskets", "series")
         for label in (True, False)
     ]
-    monkeypatch.setattr(choice, "TABLE", tmp_path / "choice.json")
-    choice.TABLE.write_text(json.dumps(trials), encoding="utf-8")
+    monkeypatch.setattr(defaults, "TABLE", tmp_path / "choice.json")
+    defaults.TABLE.write_text(json.dumps(trials), encoding="utf-8")
 
 
 def test_what_was_chosen_and_why_stands_in_certificate_and_report(dpgen, tmp_path, table):
@@ -99,8 +99,8 @@ def test_measured_counts_choices_so_real_numbers_are_for_networks(dpgen, tmp_pat
 def test_a_network_that_is_chosen_is_clipped_as_when_it_is_asked_for(dpgen, tmp_path, monkeypatch):
     about = {"name": "clothes", "kind": "images", "label": True, "width": 74, "strength": 1000}
     trials = [{**about, "scores": {"wgan": 0.9, "vae": 0.5}}]
-    monkeypatch.setattr(choice, "TABLE", tmp_path / "choice.json")
-    choice.TABLE.write_text(json.dumps(trials), encoding="utf-8")
+    monkeypatch.setattr(defaults, "TABLE", tmp_path / "choice.json")
+    defaults.TABLE.write_text(json.dumps(trials), encoding="utf-8")
     asked, chosen = (dpgen("budget", model) for model in ("model=wgan", "model=auto"))
     assert asked[0] == chosen[0] == 0 and chosen[1].endswith(asked[1]) and "norms" not in chosen[1]
 
@@ -116,12 +116,12 @@ def test_a_finished_choice_has_no_settings(dpgen):
 
 
 def test_every_candidate_is_a_model_of_the_command_line(dpgen):
-    for name in choice.CANDIDATES:
+    for name in defaults.CANDIDATES:
         assert dpgen("budget", f"model={name}")[0] == 0
 
 
 def test_pictures_of_any_size_are_known():
-    assert choice.ranked(ImageSchema(8, 8, levels=16), 5.0)
+    assert defaults.ranked(ImageSchema(8, 8, levels=16), 5.0)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from lightning_dpgen.api import fit
 from lightning_dpgen.common.passwords import check_url, without_passwords
-from lightning_dpgen.data.files.database import DatabaseQuery
-from lightning_dpgen.data.files.query_check import Name, Unreadable, one_table
+from lightning_dpgen.data.files.database import DatabaseQuery, Name, Unreadable, one_table
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.sampling.errors import BadRecords

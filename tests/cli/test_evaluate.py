@@ -11,7 +11,7 @@ import pytest
 
 from lightning_dpgen import BadRecords, evaluate, fit
 from lightning_dpgen.common import pace
-from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.files.text import MissingData
 
 from .test_fit import OFF, QUICK, SCHEMA, frame_of
 

@@ -137,7 +137,7 @@ def test_without_a_token_or_the_library_nothing_is_sent(dpgen, hub, release, mon
     monkeypatch.delenv("HF_TOKEN")
     _refused(dpgen("push", release, *TO), "set HF_TOKEN, or run")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    monkeypatch.setattr("lightning_dpgen.data.files.extras.find_spec", lambda name: None)
+    monkeypatch.setattr("lightning_dpgen.data.files.kinds.find_spec", lambda name: None)
     _refused(dpgen("push", release, *TO), "pip install 'lightning_dpgen[hub]'")
     assert hub.asked == []
 

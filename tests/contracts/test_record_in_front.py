@@ -34,7 +34,7 @@ from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.measure.statistics import Histogram, Marginals
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.metrics.classifiers import LinearClassifier
-from lightning_dpgen.metrics.quantile_bins import binned, quantile_bins
+from lightning_dpgen.metrics.summaries import binned, quantile_bins
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.projection.sensitivity import Neighbourhood
 from lightning_dpgen.sampling.as_store import store_of

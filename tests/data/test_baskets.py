@@ -15,11 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_dpgen.data.baskets.form import BasketForm
-from lightning_dpgen.data.baskets.keys import basket_keys
-from lightning_dpgen.data.baskets.reading import CUT_COUNTED, OUTSIDE_COUNTED, read_baskets
-from lightning_dpgen.data.baskets.schema import MOST_ITEMS, BasketSchema
-from lightning_dpgen.data.baskets.universe import read_items
-from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.baskets.reading import CUT_COUNTED, OUTSIDE_COUNTED, basket_keys, read_baskets
+from lightning_dpgen.data.baskets.schema import MOST_ITEMS, BasketSchema, read_items
+from lightning_dpgen.data.files.text import MissingData
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.sampling.errors import BadRecords
@@ -163,7 +161,7 @@ def test_choices_among_many_baskets_are_made_a_few_at_a_time(monkeypatch):
     random = np.random.default_rng(0)
     matrix = scipy.sparse.csr_array(random.random((200, 30)) < random.random((200, 1)) / 2)
     expected = read_baskets(matrix, schema).encoded.units
-    monkeypatch.setattr("lightning_dpgen.data.baskets.sets._AT_ONCE", 7)
+    monkeypatch.setattr("lightning_dpgen.data.baskets.reading._AT_ONCE", 7)
     assert (read_baskets(matrix, schema).encoded.units != expected).nnz == 0
     each = [read_baskets(matrix[[row]], schema).encoded.units.toarray()[0] for row in range(200)]
     assert np.array_equal(each, expected.toarray())

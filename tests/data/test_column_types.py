@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from lightning_dpgen.data.schema_difference import first_difference
+from lightning_dpgen.data.schema import first_difference
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.reading import read_table

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from lightning_dpgen.data.baskets.reading import read_baskets
-from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.baskets.universe import read_items
+from lightning_dpgen.data.baskets.schema import BasketSchema, read_items
 from lightning_dpgen.data.pictures.reading import read_pictures
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema

@@ -6,7 +6,7 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
 
-from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.files.text import MissingData
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.sampling.errors import BadRecords

@@ -24,8 +24,8 @@ from marks import only
 
 from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files import workbook
+from lightning_dpgen.data.files.text import MissingData
 from lightning_dpgen.data.files.values import ValueRows, pieces
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.record_check import check_table
@@ -460,7 +460,7 @@ def test_the_scale_of_decimals_moves_no_other_record():
 
 
 def test_a_library_that_is_missing_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("lightning_dpgen.data.files.extras.find_spec", lambda _: None)
+    monkeypatch.setattr("lightning_dpgen.data.files.kinds.find_spec", lambda _: None)
     KINDS["a.xlsx"](tmp_path / "a.xlsx")
     with pytest.raises(BadRecords, match=r"a.xlsx needs \w+: pip install 'lightning_dpgen\[excel\]'"):
         read_table(tmp_path / "a.xlsx", parse_schema(SCHEMA))

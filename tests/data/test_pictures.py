@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from lightning_dpgen.data.errors import MissingData
-from lightning_dpgen.data.pictures.form import FITS, PictureForm, eight_bits
-from lightning_dpgen.data.pictures.reading import read_pictures
+from lightning_dpgen.data.files.text import MissingData
+from lightning_dpgen.data.pictures.reading import FITS, PictureForm, eight_bits, read_pictures
 from lightning_dpgen.sampling.errors import BadRecords
 
 quick = settings(max_examples=25, deadline=None)

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.files.text import MissingData
 from lightning_dpgen.data.public_sets import NAMES, find_public_set, load_public_set, public_set
 from lightning_dpgen.data.tables.schema import TableSchema
 

@@ -15,8 +15,8 @@ import pyarrow.parquet
 import pytest
 from marks import only
 
-from lightning_dpgen.data.baskets.keys import basket_keys
-from lightning_dpgen.data.files import json_lines, rows, values
+from lightning_dpgen.data.baskets.reading import basket_keys
+from lightning_dpgen.data.files import rows, values
 from lightning_dpgen.data.files.blocks import Block
 from lightning_dpgen.data.series.files import readings_of
 from lightning_dpgen.data.tables.reading import read_open_columns, read_table
@@ -163,7 +163,8 @@ def test_a_value_is_read_whatever_others_there_are(tmp_path, kind):
 @pytest.mark.parametrize("kind", only(("frame", "json lines"), "json lines"))
 def test_a_value_is_read_whatever_others_there_are_in_other_blocks(monkeypatch, tmp_path, kind):
     monkeypatch.setattr(rows, "_ROWS_AT_ONCE", 2)
-    monkeypatch.setattr(json_lines, "pieces", lambda found: values.pieces(found, 2))
+    pieces = values.pieces
+    monkeypatch.setattr(values, "pieces", lambda found: pieces(found, 2))
     _check_read_alone(kind, tmp_path, lambda held: [])
 
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 import lightning_dpgen
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import BadSchema, Key
+from lightning_dpgen.data.tables.description import Fake
 from lightning_dpgen.data.tables.descriptions import KINDS, TableKeys, json_schema, tables
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema, read_yaml, schema_text
-from lightning_dpgen.data.tables.unmodelled import Fake
 
 ROOT = Path(__file__).parents[2]
 CHECK = jsonschema.Draft202012Validator(json_schema())

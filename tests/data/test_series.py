@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_dpgen.data.errors import MissingData
+from lightning_dpgen.data.files.text import MissingData
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.series import reading as reading_of_series
 from lightning_dpgen.data.series.form import WEEKDAYS

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from random_tables import records, schemas
 
-from lightning_dpgen.data.errors import MissingData
 from lightning_dpgen.data.files import delimited, rows
+from lightning_dpgen.data.files.text import MissingData
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.sampling.errors import BadRecords

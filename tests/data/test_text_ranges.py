@@ -7,11 +7,10 @@ import pandas as pd
 import pytest
 from marks import only
 
-from lightning_dpgen.data.files import text_ranges
+from lightning_dpgen.data.files import text as text_files
 from lightning_dpgen.data.files.delimited import DelimitedText
-from lightning_dpgen.data.files.json_lines import JsonLines
-from lightning_dpgen.data.files.quotes import QuoteScan
-from lightning_dpgen.data.files.text_ranges import WHOLE
+from lightning_dpgen.data.files.text import WHOLE, QuoteScan
+from lightning_dpgen.data.files.values import JsonLines
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.sources import table_files
 from lightning_dpgen.sampling.errors import BadRecords
@@ -76,8 +75,8 @@ def _parts(rows):
 
 
 def _small(monkeypatch, least, piece=7):
-    monkeypatch.setattr(text_ranges, "_BYTES_OF_RANGE", least)
-    monkeypatch.setattr(text_ranges, "_BYTES_AT_ONCE", piece)
+    monkeypatch.setattr(text_files, "_BYTES_OF_RANGE", least)
+    monkeypatch.setattr(text_files, "_BYTES_AT_ONCE", piece)
 
 
 def _compare(rows):
@@ -138,7 +137,7 @@ def test_ranges_of_json_lines_are_the_whole(tmp_path, monkeypatch):
         chosen = [lines[0], *random.choice([*lines, *lines, fault, fault], random.integers(0, 12))]
         mark, end = b"\xef\xbb\xbf" * bool(random.random() < 0.3), random.choice(["\n", "\r\n"])
         path.write_bytes(mark + end.join(chosen).encode())
-        monkeypatch.setattr("lightning_dpgen.data.files.json_lines._LOOKED_AT", int(random.integers(1, 3)))
+        monkeypatch.setattr("lightning_dpgen.data.files.values._LOOKED_AT", int(random.integers(1, 3)))
         try:
             rows = JsonLines(path, ["one", "two", "three"])
         except BadRecords:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from lightning_dpgen.data.files.text import CHARSETS
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.datetimes import MOMENTS
 from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.moment_form import MomentForm
 from lightning_dpgen.data.tables.reading import COMMENTED, UNNAMED, read_open_columns, read_table
+from lightning_dpgen.data.tables.scales import MOMENTS
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_draft import draft_of_file, draft_text
 from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text

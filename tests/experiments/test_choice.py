@@ -8,7 +8,7 @@ from choice_tables import TABLES
 
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.specs import model_choice
+from lightning_dpgen.specs import defaults
 
 PUBLIC = ("Mushroom", "Adult")
 
@@ -22,7 +22,7 @@ def test_rows_fit_the_schema_that_describes_them(name):
 
 
 def test_no_table_ships_that_the_rule_is_judged_by():
-    ships = {own["name"] for own in json.loads(model_choice.TABLE.read_text(encoding="utf-8")) if own["kind"] == "table"}
+    ships = {own["name"] for own in json.loads(defaults.TABLE.read_text(encoding="utf-8")) if own["kind"] == "table"}
     assert ships == {name for name, table in TABLES.items() if not table.held_out}
     assert sum(table.held_out for name, table in TABLES.items() if name not in PUBLIC) == 2
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import simulated_baskets
 
-from lightning_dpgen.data.baskets.universe import read_items
+from lightning_dpgen.data.baskets.schema import read_items
 
 
 @pytest.mark.parametrize("name", ["transit", "cdr"])

@@ -25,10 +25,9 @@ from dp_accounting.rdp import RdpAccountant
 
 from lightning_dpgen.cli.main import _status
 from lightning_dpgen.data.baskets.reading import read_baskets
-from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.baskets.universe import read_items
+from lightning_dpgen.data.baskets.schema import BasketSchema, read_items
+from lightning_dpgen.data.files.arrays import read_rows
 from lightning_dpgen.data.pictures.reading import read_pictures
-from lightning_dpgen.data.rows import read_rows
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.column import BadSchema

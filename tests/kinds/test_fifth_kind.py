@@ -15,11 +15,10 @@ import pytest
 
 from lightning_dpgen import evaluate, load_release
 from lightning_dpgen.cli.main import main
-from lightning_dpgen.data import kinds as registry
-from lightning_dpgen.data.kinds import ENTRY_POINTS, kind_named, kinds, register_kind
+from lightning_dpgen.data import schema as registry
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.schema import ENTRY_POINTS, Schema, kind_named, kinds, register_kind
 from lightning_dpgen.kinds.kind import Kind
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Marginals

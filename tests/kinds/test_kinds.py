@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 import lightning_dpgen
-from lightning_dpgen.data.kinds import kind_named, kinds
+from lightning_dpgen.data.schema import kind_named, kinds
 
 PACKAGE = Path(lightning_dpgen.__file__).parent
 # The rooms of all kinds; and what is for one kind alone: public sets, each with its schema, two functions that encode
 # pictures and tables, `fit` of a table, and the command that drafts the schema of one.
 ROOMS = (
-    "kinds/", "data/tables/", "data/baskets/", "data/series/", "data/pictures/", "data/public_sets.py", "data/encode.py",
+    "kinds/", "data/tables/", "data/baskets/", "data/series/", "data/pictures/", "data/public_sets.py", "data/records.py",
     "api.py", "cli/schema.py", "cli/schema_trial.py",
 )  # fmt: skip
 

@@ -11,8 +11,7 @@ from metrics.records import dense, drawn, layouts, table
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import choose_pairs
-from lightning_dpgen.metrics.correlation import AssociationDistance, cramers_v
-from lightning_dpgen.metrics.marginals import MarginalDistance
+from lightning_dpgen.metrics.marginals import AssociationDistance, MarginalDistance, cramers_v
 from lightning_dpgen.sampling.errors import BadRecords
 
 METRICS = {MarginalDistance: "distances", AssociationDistance: "differences"}

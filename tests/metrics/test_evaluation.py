@@ -10,14 +10,14 @@ from metrics.records import drawn
 from scipy.stats import binomtest, wasserstein_distance
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics import evaluation, wasserstein
+from lightning_dpgen.metrics import evaluation, marginals
 from lightning_dpgen.metrics.classifiers import TRAINING
 from lightning_dpgen.metrics.columns import subsample
 from lightning_dpgen.metrics.evaluation import compute_section, evaluate_encoded
+from lightning_dpgen.metrics.marginals import TRANSPORT
 from lightning_dpgen.metrics.measure import measures_of
 from lightning_dpgen.metrics.membership import MEMBERSHIP
 from lightning_dpgen.metrics.sides import EncodedSides
-from lightning_dpgen.metrics.wasserstein import TRANSPORT
 from lightning_dpgen.sampling.errors import BadRecords
 
 LAYOUTS = {
@@ -135,7 +135,7 @@ def _attacked(real, synthetic, held_out):
 def test_all_records_are_moved_up_to_a_number(monkeypatch, most):
     """The scores are the distances of all records of both sides, or of exactly so many."""
     if most is not None:
-        monkeypatch.setattr(wasserstein, "MOVED", most)
+        monkeypatch.setattr(marginals, "MOVED", most)
     layout, count = Layout(units=2), 400
     real, other = (drawn(layout, count, seed) for seed in (0, 1))
     found = section(TRANSPORT, layout, real, other, None).scores

@@ -19,7 +19,7 @@ from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.metrics.classifiers import label_classifier, train_on_synthetic
 from lightning_dpgen.metrics.fidelity import fidelity_stage, measure_fidelity, measure_table_fidelity
-from lightning_dpgen.metrics.quantile_bins import quantile_bins
+from lightning_dpgen.metrics.summaries import quantile_bins
 from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan, Stage

@@ -1,14 +1,11 @@
 """Metrics against direct formulas: equal data score 0, and batches add up."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
 
-from lightning_dpgen.metrics.clustering import ClusteringAccuracy
-from lightning_dpgen.metrics.moments import MomentDistance
-from lightning_dpgen.metrics.neighbours import NearestNeighbourDistance
+from lightning_dpgen.metrics.membership import NearestNeighbourDistance
+from lightning_dpgen.metrics.series_and_pictures import MomentDistance
 
 
 def test_moments_equal_numpy_and_batches_add_up():
@@ -31,26 +28,6 @@ def test_moments_of_equal_data_are_zero():
     metric.update(rows, real=True)
     metric.update(rows, real=False)
     assert all(float(value) == 0.0 for value in metric.compute().values())
-
-
-@pytest.mark.parametrize(("clusters", "labels"), [(3, 3), (2, 4), (5, 3)])
-def test_clustering_accuracy_is_that_of_the_best_naming(clusters, labels):
-    random = np.random.default_rng(0)
-    own, true = random.integers(0, clusters, 200), random.integers(0, labels, 200)
-    metric = ClusteringAccuracy(clusters, labels)
-    for start in range(0, 200, 70):
-        metric.update(torch.from_numpy(own[start : start + 70]), torch.from_numpy(true[start : start + 70]))
-    names = [*range(labels), *[-1] * clusters]
-    best = max(np.mean(np.array(naming)[own] == true) for naming in set(itertools.permutations(names, clusters)))
-    assert float(metric.compute()) == pytest.approx(best)
-
-
-@pytest.mark.parametrize(
-    ("clusters", "labels"), [([0, 3], [0, 0]), ([0, 1], [-1, 0]), ([0, 1, 1], [0, 1]), ([0.0, 1.0], [0, 1])]
-)
-def test_clusters_that_do_not_fit_are_refused(clusters, labels):
-    with pytest.raises(ValueError, match="expected"):
-        ClusteringAccuracy(3, 2).update(torch.tensor(clusters), torch.tensor(labels))
 
 
 def test_nearest_neighbours_are_the_nearest():

@@ -12,13 +12,12 @@ from sklearn.metrics import roc_auc_score
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.metrics import predicted_columns
+from lightning_dpgen.metrics import table_pairs
 from lightning_dpgen.metrics.classifiers import TRAINING
 from lightning_dpgen.metrics.evaluation import compute_section, evaluate_table, halve_table
 from lightning_dpgen.metrics.measure import ROWS_OF_TABLES as ROWS
 from lightning_dpgen.metrics.measure import measures_of
-from lightning_dpgen.metrics.predicted_columns import choose_targets
-from lightning_dpgen.metrics.table_pairs import PAIRS
+from lightning_dpgen.metrics.table_pairs import PAIRS, choose_targets
 from lightning_dpgen.metrics.table_rows import find_dependencies
 
 TOWNS = [f"t{number}" for number in range(40)]
@@ -242,12 +241,12 @@ def test_what_the_training_lacks_is_an_answer_of_chance():
     assert wealth.score(poor, own.held_out, 0) == pytest.approx((0.0, 0.0), abs=1e-9)
     two = values(frame(0).assign(town=np.where(frame(0)["owner"], "t0", "t1")))
     lacking = values(frame(2).assign(town=np.where(frame(2)["owner"], None, "t1")))
-    target = predicted_columns.Target(SCHEMA.recorded[0], SCHEMA.recorded[2:], two)
+    target = table_pairs.Target(SCHEMA.recorded[0], SCHEMA.recorded[2:], two)
     assert target.measure == "AUC" and target.score(two, lacking, 0) is None
 
 
 def test_a_table_of_many_columns_is_predicted_by_a_choice_of_them(monkeypatch):
-    monkeypatch.setattr(predicted_columns, "_COLUMNS", 4)
+    monkeypatch.setattr(table_pairs, "_COLUMNS", 4)
     for target in choose_targets(values(frame(0)), {}, 0):
         assert len(target.others) == 3
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from metrics.test_evaluation import section
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics import NearestSeries, evaluation, nearest_series
+from lightning_dpgen.metrics import NearestSeries, evaluation, series_and_pictures
 from lightning_dpgen.metrics.evaluation import evaluate_encoded
-from lightning_dpgen.metrics.wasserstein import TRANSPORT
+from lightning_dpgen.metrics.marginals import TRANSPORT
 
 CURVES, NEAREST = "curves", "nearest real series"
 
@@ -63,19 +63,19 @@ def test_a_peak_that_comes_later_is_near_within_the_band_alone():
 def test_real_series_are_taken_in_parts_and_the_nearest_of_all_is_found(monkeypatch):
     random = np.random.default_rng(0)
     real = random.random((20, 6, 1))
-    monkeypatch.setattr(nearest_series, "_CELLS", 60)
+    monkeypatch.setattr(series_and_pictures, "_CELLS", 60)
     distances, places = compared(real, real[[19, 0, 7]]).nearest()
     assert places.tolist() == [19, 0, 7] and not distances.any()
 
 
 def test_series_for_which_there_is_no_time_are_left_out(monkeypatch):
     ticks = iter([0.0, 0.0, 1.0, 2.0, 6.0])
-    monkeypatch.setattr(nearest_series.time, "monotonic", lambda: next(ticks))
+    monkeypatch.setattr(series_and_pictures.time, "monotonic", lambda: next(ticks))
     real = np.random.default_rng(0).random((4, 6, 1))
     metric = compared(real, real, seconds=5.0)
     assert metric.nearest()[1].tolist() == [0, 1, 2]
     late = iter([0.0, 6.0])
-    monkeypatch.setattr(nearest_series.time, "monotonic", lambda: next(late))
+    monkeypatch.setattr(series_and_pictures.time, "monotonic", lambda: next(late))
     assert math.isnan(metric.compute()["mean"])
 
 
@@ -94,33 +94,33 @@ def test_the_evaluation_says_where_time_was_over(monkeypatch):
     assert NEAREST not in found.notes and [plot.content["real"].shape for plot in drawn(found)] == [(6,)] * 6
     assert set(found.scores[NEAREST]) == set(found.reference[NEAREST]) == {"distance, mean", "distance, median"}
     clock = itertools.count()
-    monkeypatch.setattr(nearest_series.time, "monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(nearest_series, "SECONDS", 4.0)
+    monkeypatch.setattr(series_and_pictures.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(series_and_pictures, "SECONDS", 4.0)
     found = evaluate_encoded(series(20, 0), series(9, 1), layout, **asked)
     late = "the first 4 of {}, as 4 seconds were over"
     assert found.notes[NEAREST] == f"synthetic series: {late.format(9)}; held-out series: {late.format(5)}"
-    monkeypatch.setattr(nearest_series, "SECONDS", 0.5)
+    monkeypatch.setattr(series_and_pictures, "SECONDS", 0.5)
     found = evaluate_encoded(series(20, 0), series(9, 1), layout, **asked)
     assert found.notes[NEAREST] == "synthetic series: none of 9, as 0.5 seconds were over" and NEAREST not in found.scores
 
 
 def test_scores_stay_where_there_was_no_time_for_the_held_out_series(monkeypatch):
     clock = iter([0.0, 0.0, 0.0, 0.0, 5.0])
-    monkeypatch.setattr(nearest_series.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(series_and_pictures.time, "monotonic", lambda: next(clock))
     found = section(NEAREST, Layout(units=12), series(5, 0), series(2, 1), series(3, 2), seconds=4.0)
     assert found.scores["distance, mean"] > 0.0 and found.reference == {}
     assert found.note == "held-out series: none of 3, as 2 seconds were over"
 
 
-@pytest.mark.parametrize(("left", "limit"), [(None, nearest_series.SECONDS), (1e6, nearest_series.SECONDS), (5.0, 2.5)])
+@pytest.mark.parametrize(("left", "limit"), [(None, 10.0), (1e6, 10.0), (5.0, 2.5)])
 def test_each_side_has_half_of_the_time_that_is_left(monkeypatch, left, limit):
-    limits, search = [], nearest_series.nearest_series
+    limits, search = [], series_and_pictures.nearest_series
 
     def seen(real, synthetic, band, seconds):
         limits.append(seconds)
         return search(real, synthetic, band, seconds)
 
-    monkeypatch.setattr(nearest_series, "nearest_series", seen)
+    monkeypatch.setattr(series_and_pictures, "nearest_series", seen)
     asked = {"kind": "series", "held_out": series(5, 2), "seconds": left}
     if left is not None:
         monkeypatch.setattr(evaluation.time, "monotonic", lambda: 0.0)

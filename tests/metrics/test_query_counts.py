@@ -6,8 +6,8 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_dpgen.metrics import query_counts
-from lightning_dpgen.metrics.query_counts import QueryCounts
+import lightning_dpgen.metrics.baskets as metric
+from lightning_dpgen.metrics.baskets import QueryCounts
 
 
 @settings(max_examples=60, deadline=None)
@@ -22,7 +22,7 @@ def test_counts_are_those_of_a_product(n, items, count, share, asked, sparse, mo
     queries[np.arange(count), random.integers(0, items, count)] = True
     overlap = baskets.astype(int) @ queries.T.astype(int)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(query_counts, "_MOST_ROWS", most)
+        patch.setattr(metric, "_MOST_ROWS", most)
         all_of, any_of = QueryCounts(scipy.sparse.csr_array(queries)).of(
             scipy.sparse.csr_array(baskets) if sparse else baskets
         )

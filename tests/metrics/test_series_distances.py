@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lightning_dpgen.metrics.series import SeriesDistance, autocorrelations
+from lightning_dpgen.metrics.series_and_pictures import SeriesDistance, autocorrelations
 
 law = settings(max_examples=40, deadline=None)
 

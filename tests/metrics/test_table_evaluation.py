@@ -15,16 +15,14 @@ from scipy.stats import ks_2samp, spearmanr, wasserstein_distance
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.values import TableValues
-from lightning_dpgen.metrics import evaluation, sdmetrics_report
+from lightning_dpgen.metrics import evaluation, quality
 from lightning_dpgen.metrics.classifiers import DETECTION, TRAINING
 from lightning_dpgen.metrics.evaluation import compute_section, evaluate_table, halve_table
 from lightning_dpgen.metrics.measure import COLUMNS, measures_of
 from lightning_dpgen.metrics.measure import ROWS_OF_TABLES as ROWS
 from lightning_dpgen.metrics.membership import MEMBERSHIP
-from lightning_dpgen.metrics.numeric_summaries import FIGURES, orders, spreads, summaries
-from lightning_dpgen.metrics.quality import HEADLINE, QUALITY
-from lightning_dpgen.metrics.quantile_bins import QuantileBins
-from lightning_dpgen.metrics.sdmetrics_report import MissingLibrary, import_quality_report
+from lightning_dpgen.metrics.quality import HEADLINE, QUALITY, MissingLibrary, import_quality_report
+from lightning_dpgen.metrics.summaries import FIGURES, QuantileBins, orders, spreads, summaries
 from lightning_dpgen.metrics.table_columns import column_distances
 from lightning_dpgen.metrics.table_pairs import PAIRS, rank_correlations
 
@@ -275,7 +273,7 @@ class _Report:
 
 
 def test_the_report_of_sdmetrics_is_asked_for_both_sides(monkeypatch):
-    monkeypatch.setattr(sdmetrics_report, "import_quality_report", lambda: _Report)
+    monkeypatch.setattr(quality, "import_quality_report", lambda: _Report)
     found = compared("SDMetrics", frame(80, 0), frame(40, 1), sdmetrics=True)
     assert found.scores == found.reference == {"overall score": 0.25, "column shapes": 0.5}
 

@@ -124,7 +124,7 @@ def test_text_files_are_looked_at_in_ranges(tmp_path, rows, monkeypatch):
     spec = _spec(tmp_path)
     _write(tmp_path, rows, 1, N)
     expected = _bought(spec, source_of(spec.data), discover.open_first_pass(spec, source_of(spec.data)))
-    monkeypatch.setattr("lightning_dpgen.data.files.text_ranges._BYTES_OF_RANGE", 20_000)
+    monkeypatch.setattr("lightning_dpgen.data.files.text._BYTES_OF_RANGE", 20_000)
     (tmp_path / "in" / "0.parquet").unlink()
     rows.to_csv(tmp_path / "in" / "a.csv", index=False)
     source = source_of(spec.data)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from slices import Slices
 
-from lightning_dpgen.data.files import text_ranges
+from lightning_dpgen.data.files import text as text_files
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
@@ -86,7 +86,7 @@ def test_blocks_hold_what_is_read_into_memory(tmp_path, monkeypatch, ending, row
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl"])
 def test_one_large_file_of_text_is_many_blocks_with_the_same_rows(tmp_path, monkeypatch, ending):
-    monkeypatch.setattr(text_ranges, "_BYTES_OF_RANGE", 300)
+    monkeypatch.setattr(text_files, "_BYTES_OF_RANGE", 300)
     path, frame = tmp_path / f"in.{ending}", _frame()
     frame.to_csv(path, index=False) if ending == "csv" else frame.to_json(path, orient="records", lines=True)
     cuts = tmp_path / "kept" / "cuts.json"
@@ -126,7 +126,7 @@ def test_a_fault_in_a_range_is_told_as_in_the_whole_file(tmp_path, monkeypatch, 
         with pytest.raises(BadRecords) as whole:
             read_table(path, SCHEMA)
         with monkeypatch.context() as patch:
-            patch.setattr(text_ranges, "_BYTES_OF_RANGE", 200)
+            patch.setattr(text_files, "_BYTES_OF_RANGE", 200)
             with pytest.raises(BadRecords) as ranged:
                 blocks = TableBlocks(str(path), SCHEMA)
                 [list(blocks.encoded(key, Counter())) for key in blocks.keys]
@@ -134,7 +134,7 @@ def test_a_fault_in_a_range_is_told_as_in_the_whole_file(tmp_path, monkeypatch, 
         line = at + 1 + len(head) // 2 + (fault == "another line end")
         assert str(ranged.value) == str(whole.value) and f"in.csv, line {line}" in str(whole.value)
     with monkeypatch.context() as patch:
-        patch.setattr(text_ranges, "_BYTES_OF_RANGE", 200)
+        patch.setattr(text_files, "_BYTES_OF_RANGE", 200)
         path.write_bytes((head + end.join([*lines, ""])).encode())
         assert len(TableBlocks(str(path), SCHEMA).keys) > 3
 

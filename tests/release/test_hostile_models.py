@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.files.arrays import load_arrays
+from lightning_dpgen.data.files.arrays import load_arrays, read_rows
 from lightning_dpgen.data.pictures.schema import ImageSchema
-from lightning_dpgen.data.rows import read_rows
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.models.forests import StackedForests, StackedProducts
 from lightning_dpgen.models.labelled import Crossing, LabelledNetwork

@@ -19,7 +19,7 @@ from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import Evaluation, evaluate_encoded, evaluate_table
 from lightning_dpgen.metrics.measure import Interval, Listing, Plot, Result, register
 from lightning_dpgen.metrics.membership import MEMBERSHIP
-from lightning_dpgen.metrics.numeric_summaries import Summary
+from lightning_dpgen.metrics.summaries import Summary
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.release.against_real import evaluate, write_evaluation

@@ -14,8 +14,8 @@ import yaml
 from release.released import Page, account, other_problems, released
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.schema import kind_of
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema

@@ -15,8 +15,8 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.series.form import WEEKDAYS, SeriesForm
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.kinds.written_baskets import written_baskets
-from lightning_dpgen.kinds.written_series import written_series
+from lightning_dpgen.kinds.baskets import written_baskets
+from lightning_dpgen.kinds.series import written_series
 from lightning_dpgen.release.rows.tables import FORMATS, OF_BASKETS, write_table
 
 N = 12

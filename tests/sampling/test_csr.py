@@ -8,10 +8,9 @@ import scipy.sparse
 
 from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.files.arrays import load_csr
+from lightning_dpgen.data.files.arrays import load_csr, read_rows
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.rows import read_rows
 from lightning_dpgen.projection.project import check_rows
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.csr import MOST_COLUMNS, check_csr

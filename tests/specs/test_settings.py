@@ -11,7 +11,7 @@ from lightning_dpgen import api
 from lightning_dpgen.data.declarations import range_of
 from lightning_dpgen.runs.table import decay_line
 from lightning_dpgen.specs.compose import conf_dir
-from lightning_dpgen.specs.projection import ProjectSpec
+from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.reference import listed, reference
 from lightning_dpgen.specs.run import AuditSpec, RunSpec
 from lightning_dpgen.specs.settings import read_settings

@@ -2,7 +2,7 @@
 
 import json
 
-from lightning_dpgen.data.kinds import kind_of
+from lightning_dpgen.data.schema import kind_of
 from lightning_dpgen.data.tables.description import VALUES
 from lightning_dpgen.models.initial import TRAINED
 from lightning_dpgen.privacy.access import PURE

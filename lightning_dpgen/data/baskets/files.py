@@ -129,16 +129,8 @@ def _block(lines: list[int], held: list[list[str]], done: int, path: Path, label
         held = [items[1:] for items in held]
     baskets = np.repeat(heads, [len(items) for items in held])
     items = pa.array(list(chain.from_iterable(held)), pa.string())
-    return Entries(
-        baskets,
-        items,
-        lambda i: f"{path}, line {lines[baskets[i] - done]}",
-        heads,
-        labels,
-        None,
-        lambda i: f"{path}, line {lines[i]}",
-        True,
-    )
+    place = lambda i: f"{path}, line {lines[i]}"  # noqa: E731
+    return Entries(baskets, items, lambda i: place(baskets[i] - done), heads, labels, None, place, True)
 
 
 def _rows(source: Any, form: BasketForm) -> Iterator[Entries]:
@@ -204,16 +196,9 @@ def _of_rows(
     items = _simple(block.column(item), item, file.where)
     # An empty basket is a row without an item.
     there = np.flatnonzero(items.is_valid().to_numpy(zero_copy_only=False))
-    return Entries(
-        heads[there],
-        items.take(pa.array(there)),
-        lambda i: block.place(int(there[i])),
-        heads,
-        None if label is None else simple[label],
-        None if person is None else simple[person],
-        block.place,
-        isinstance(file, DelimitedText),
-    )
+    place, is_text = (lambda i: block.place(int(there[i]))), isinstance(file, DelimitedText)
+    labels, persons = simple.get(label), simple.get(person)
+    return Entries(heads[there], items.take(pa.array(there)), place, heads, labels, persons, block.place, is_text)
 
 
 def _lists(file: RowSource, items: str, label: str | None, person: str | None) -> Iterator[Entries]:
@@ -231,15 +216,10 @@ def _lists(file: RowSource, items: str, label: str | None, person: str | None) -
         extra = dict(zip(besides, more, strict=True))
         found = entries_in_memory(lists, extra.get(label), extra.get(person))
         first = done
-        yield Entries(
-            found.baskets + first,
-            found.items,
-            lambda i, found=found, first=first: f"{file.where}, {basket_place(int(found.baskets[i]) + first)}",
-            found.heads + first,
-            found.labels,
-            found.persons,
-            lambda i, first=first: f"{file.where}, {basket_place(i + first)}",
-        )
+        head_place = lambda i, first=first: f"{file.where}, {basket_place(i + first)}"  # noqa: E731
+        place = lambda i, head=head_place, baskets=found.baskets: head(int(baskets[i]))  # noqa: E731
+        heads = found.heads + first
+        yield Entries(found.baskets + first, found.items, place, heads, found.labels, found.persons, head_place)
         done += len(lists)
 
 

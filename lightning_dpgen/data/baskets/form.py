@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lightning_dpgen.data.files.delimited import default_separator
 from lightning_dpgen.data.files.kinds import TEXT, is_known
 from lightning_dpgen.data.files.text import bare_name, check_there
-from lightning_dpgen.data.names import Name, check_written, kept_fields, shown
+from lightning_dpgen.data.names import FileForm, Name, shown
 from lightning_dpgen.sampling.errors import BadRecords
 
 FORMS = ("lines", "rows", "matrix")
@@ -18,12 +18,10 @@ LINES = (".dat", ".txt", ".baskets")
 MATRIX = ".npz"
 # Columns of rows that have no names of their own.
 BASKET, ITEM = "basket", "item"
-# The settings of a form that a release keeps; the column of persons is in none of its files.
-_KEPT = ("form", "separator", "header", "columns", "label")
 
 
 @dataclass(frozen=True)
-class BasketForm:
+class BasketForm(FileForm):
     """The form in which baskets are written.
 
     Args:
@@ -40,6 +38,9 @@ class BasketForm:
     Raises:
         ValueError: for anything else.
     """
+
+    # The column of persons is in none of a release's files.
+    kept: ClassVar[tuple[str, ...]] = ("form", "separator", "header", "columns", "label")
 
     form: str | None = None
     separator: str | None = None
@@ -116,17 +117,3 @@ class BasketForm:
     def label_name(self) -> str:
         """The column of the label in rows."""
         return self.label if isinstance(self.label, str) else "label"
-
-    def as_json(self) -> dict[str, Any]:
-        """Return what a release keeps of it."""
-        return kept_fields(self, _KEPT)
-
-    @classmethod
-    def from_json(cls, fields: Any) -> BasketForm:
-        """Return the form that `as_json` described.
-
-        Raises:
-            ValueError: for foreign fields, or what no form may hold.
-        """
-        check_written(fields, _KEPT)
-        return cls(**fields)

@@ -1,10 +1,10 @@
-"""Baskets from files or memory, as their schema writes them."""
+"""Baskets from files or memory as their schema says, or without a universe for a mechanism that finds it privately."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,55 @@ import scipy.sparse
 
 from lightning_dpgen.data.baskets.files import Entries, basket_place, entries_in_memory, entries_of, heads_in_memory
 from lightning_dpgen.data.baskets.form import BasketForm
-from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.baskets.sets import as_sets, chosen
-from lightning_dpgen.data.baskets.universe import NO_UNIVERSE
+from lightning_dpgen.data.baskets.schema import NO_UNIVERSE, BasketSchema
 from lightning_dpgen.data.files.arrays import load_csr
 from lightning_dpgen.data.files.formulas import known_again
-from lightning_dpgen.data.names import Name, positions, shown
+from lightning_dpgen.data.names import Name, positions, shown, texts_of, whole_numbers
+from lightning_dpgen.data.persons import mixed
 from lightning_dpgen.data.reading import Numbering, Reading, check_outside, class_positions
 from lightning_dpgen.sampling.csr import check_csr, mark_entries
 from lightning_dpgen.sampling.errors import BadRecords
+
+_AT_ONCE = 1 << 20
+
+
+def as_sets(baskets: np.ndarray, items: np.ndarray, n: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of a matrix, each item once and in order: indptr (n + 1,) int64 and items (E,) int32."""
+    cells = np.sort(baskets * width + items)
+    cells = cells[np.diff(cells, prepend=-1) != 0]
+    baskets, items = np.divmod(cells, width)
+    return np.concatenate([[0], np.cumsum(np.bincount(baskets, minlength=n))]), items.astype(np.int32)
+
+
+def chosen(indptr: np.ndarray, items: np.ndarray, most: int) -> np.ndarray:
+    """Mark the items (E,) that are among the `most` of their basket with the smallest hashes of item and basket.
+
+    The hash is public and fixed: a large basket is cut the same way wherever it is read.
+    """
+    kept = np.ones(len(items), bool)
+    large = np.flatnonzero(np.diff(indptr) > most)
+    # Few baskets at a time: the hashes of an item take many times the memory of the item.
+    ends = np.cumsum(indptr[large + 1] - indptr[large])
+    for part in np.split(large, np.searchsorted(ends, np.arange(_AT_ONCE, ends[-1] if len(ends) else 0, _AT_ONCE))):
+        begins, sizes = indptr[part], indptr[part + 1] - indptr[part]
+        starts = np.cumsum(sizes) - sizes
+        places = np.repeat(begins - starts, sizes) + np.arange(sizes.sum())
+        kept[places] = _among(items[places], starts, sizes, most)
+    return kept
+
+
+def _among(items: np.ndarray, starts: np.ndarray, sizes: np.ndarray, most: int) -> np.ndarray:
+    """Do so for consecutive baskets that are all too large."""
+    hashes = mixed(items.astype(np.uint64) + np.uint64(1))
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes, dtype=np.uint64)])
+    # Sums are modulo 2^64, so that a basket's is a difference, whatever stands before it.
+    of_basket = np.repeat(mixed(sums[starts + sizes] - sums[starts]), sizes)
+    order = np.lexsort((mixed(hashes ^ of_basket), np.repeat(np.arange(len(sizes)), sizes)))
+    kept = np.empty(len(items), bool)
+    # Entries of a basket stay together, so that each basket begins where it did.
+    kept[order] = np.arange(len(items)) - np.repeat(starts, sizes) < most
+    return kept
+
 
 OUTSIDE_COUNTED = "items: outside the universe, left out"
 CUT_COUNTED = "baskets: with more than max_items, cut"
@@ -76,7 +116,7 @@ def read_baskets(
     if schema is None:
         raise ValueError(NO_UNIVERSE)
     check_outside(outside)
-    found = _Found(schema, outside)
+    baskets = _Found(schema, outside)
     if isinstance(source, np.ndarray) or (scipy.sparse.issparse(source) and source.format != "csr"):
         raise BadRecords(
             f"baskets are a {type(source).__name__}: expected a path, a list of lists of items, or a scipy CSR matrix; "
@@ -84,9 +124,9 @@ def read_baskets(
         )
     labels = label if schema.classes else None
     if scipy.sparse.issparse(source):
-        found.put_matrix(source, "the matrix of baskets", *heads_in_memory(source.shape[0], labels, person))
+        baskets.put_matrix(source, "the matrix of baskets", *heads_in_memory(source.shape[0], labels, person))
     elif isinstance(source, list | tuple):
-        found.put(entries_in_memory(source, labels, person))
+        baskets.put(entries_in_memory(source, labels, person))
     else:
         if all(given is None for given in (form, separator, columns, labels, header)):
             written = replace(schema.written, person=person, label=schema.written.label or bool(schema.classes))
@@ -100,11 +140,11 @@ def read_baskets(
                     f"{source}: a matrix holds baskets alone, without labels or persons: leave out classes, label and "
                     "person, or write rows with a column for each of these"
                 )
-            found.put_matrix(load_csr(Path(source)), str(source))
+            baskets.put_matrix(load_csr(Path(source)), str(source))
         else:
             for entries in entries_of(source, written, schema.items):
-                found.put(entries)
-    return found.reading()
+                baskets.put(entries)
+    return baskets.reading()
 
 
 class _BasketValues:
@@ -221,3 +261,63 @@ def _sets_of(matrix: Any, what: str, width: int) -> tuple[np.ndarray, np.ndarray
         raise BadRecords(f"{what} holds numbers that are negative, infinite or NaN: expected 1 for each item of a basket")
     held = mark_entries(matrix)
     return held.indptr.astype(np.int64), held.indices.astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BasketKeys:
+    """Baskets as they are, for a mechanism that finds their universe privately. Private.
+
+    Args:
+        indptr: (N + 1,) int64, where the items of each basket begin in `ids`.
+        ids: (E,) int32, places in `names`; each basket's own are different, and in order.
+        names: all that occur, sorted.
+    """
+
+    indptr: np.ndarray
+    ids: np.ndarray
+    names: pa.Array
+
+
+def basket_keys(source: Any, *, integers: bool = False, form: BasketForm | None = None) -> BasketKeys:
+    """Return all baskets of a source without a schema; every one of its names is private.
+
+    Args:
+        source: as for `read_baskets`, but no matrix.
+        integers: whether items are publicly declared to be whole numbers, since a look at them would tell.
+        form: the form of the baskets, with a label to leave out or without.
+
+    Raises:
+        MissingData: if there is no such file.
+        BadRecords: for what cannot be read, or an item that is no whole number where all were declared to be.
+
+    Example:
+        >>> keys = basket_keys([["tea", "bread"], [], ["tea"]])
+        >>> keys.indptr.tolist(), keys.ids.tolist(), keys.names.to_pylist()
+        ([0, 2, 2, 3], [0, 1, 1], ['bread', 'tea'])
+    """
+    if isinstance(source, list | tuple):
+        blocks = iter([entries_in_memory(source, None, None)])
+    else:
+        blocks = entries_of(source, form or BasketForm())
+    numbers, kept, n = Numbering(), [], 0
+    for entries in blocks:
+        items = _whole(entries) if integers else texts_of(entries.items)
+        kept.append((entries.baskets, numbers.of(items)))
+        n = max(n, int(entries.heads.max(initial=-1)) + 1)
+    names = sorted(numbers.known)
+    ranks = np.empty(len(names), np.int64)
+    ranks[[numbers.known[name] for name in names]] = np.arange(len(names))
+    baskets = np.concatenate([np.empty(0, np.int64), *(pair[0] for pair in kept)])
+    ids = np.concatenate([np.empty(0, np.int64), *(ranks[pair[1]] for pair in kept)])
+    indptr, ids = as_sets(baskets, ids, n, max(1, len(names)))
+    return BasketKeys(indptr, ids, pa.array(names, pa.int64() if integers else pa.string()))
+
+
+def _whole(entries: Entries) -> pa.Array:
+    values = whole_numbers(entries.items)
+    wrong = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
+    if len(wrong):
+        first = int(wrong[0])
+        item = shown(entries.items[first].as_py())
+        raise BadRecords(f"{entries.place(first)}: the item {item} is not a whole number: all were declared to be")
+    return values

@@ -1,32 +1,37 @@
-"""Baskets: sets of items out of a public universe, such as purchases, or the pages of a visit."""
+"""Baskets: sets of items out of a public universe, such as purchases, or the pages of a visit; the list of these items."""
 
 from __future__ import annotations
 
+import csv
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import scipy.sparse
 
+from lightning_dpgen.common.folders import place_of
+from lightning_dpgen.common.strict_json import parse_json
 from lightning_dpgen.data.baskets.form import BasketForm
-from lightning_dpgen.data.conditions import Condition, Said, label_condition
+from lightning_dpgen.data.files.text import check_there, decoded
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
-from lightning_dpgen.data.names import Name, label_choices, names_type, public_names, shown
-from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.names import Name, label_classes, names_type, public_names, shown
+from lightning_dpgen.data.schema import LabelledSchema
 from lightning_dpgen.sampling.csr import mark_entries
+from lightning_dpgen.sampling.errors import BadRecords
 
 MOST_ITEMS = 100_000
-MOST_CLASSES = 10_000
 # Each number of items up to the first has a bin of its own; then a bin begins at the second times the one before.
 _OWN, _WIDER = 10, 1.25
 
 
 @dataclass(frozen=True)
-class BasketSchema(Schema):
+class BasketSchema(LabelledSchema):
     """Sets of items; everything here is declared, nothing is read off the data.
 
     A record is encoded as one unit for each item, 1 where the basket holds it; the label as a group, where there is one;
@@ -63,28 +68,19 @@ class BasketSchema(Schema):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "items", public_names("items", _listed(self.items), 1, MOST_ITEMS))
-        object.__setattr__(self, "classes", public_names("classes", self.classes, 0, MOST_CLASSES))
+        object.__setattr__(self, "classes", label_classes(self.classes))
         if type(self.max_items) is not int or not 1 <= self.max_items <= len(self.items):
             raise ValueError(
                 f"max_items={shown(self.max_items)}: expected a whole number from 1 to {len(self.items):,}, all items"
             )
-        if len(self.classes) == 1:
-            raise ValueError(f"classes={shown(list(self.classes))}: expected none (no label), or two and more")
 
     @cached_property
     def layout(self) -> Layout:
         groups = (len(self.classes),) * bool(self.classes) + (len(self.sizes),)
         # Most baskets have room in half of max_items, and noise grows with the norm that is kept whole.
         norm = math.sqrt(max(1.0, self.max_items / 2) + len(groups))
-        return Layout(
-            len(self.items),
-            levels=1,
-            groups=groups,
-            label=0 if self.classes else None,
-            norm=norm,
-            most=self.max_items,
-            sizes=self.sizes,
-        )
+        label = 0 if self.classes else None
+        return Layout(len(self.items), 1, groups, label, norm, most=self.max_items, sizes=self.sizes)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -123,20 +119,12 @@ class BasketSchema(Schema):
             columns.append(pa.array(self.classes, names_type(self.classes)).take(pa.array(encoded.codes[:, 0])))
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
-    def condition(self, said: Said) -> Condition:
-        """Return a condition on the label; see `label_condition`."""
-        return label_condition(self.classes, said)
-
     @property
     def choices(self) -> dict[str, list[str]]:
         """The names of the choices of the label, and of the bins of numbers of items."""
         ends = [*(start - 1 for start in self.sizes[1:]), self.max_items]
         bins = [str(a) if a == b else f"{a} to {b}" for a, b in zip(self.sizes, ends, strict=True)]
-        return label_choices(self.classes) | {"number of items": bins}
-
-    @property
-    def label_values(self) -> tuple[str, list[Name]]:
-        return "label", list(self.classes)
+        return super().choices | {"number of items": bins}
 
     @property
     def record_bytes(self) -> int:
@@ -183,3 +171,89 @@ def _listed(items: Any) -> Any:
 def _count(numbers: range) -> int:
     """Return the length of a range, also where `len` cannot count so far."""
     return max(0, -((numbers.start - numbers.stop) // numbers.step))
+
+
+NO_UNIVERSE = (
+    "items: baskets need the list of all items that there may be, and which of them occur is private, so that "
+    "reading the list off the data would be a leak: declare it, as in items=FILE or items=1..16470"
+)
+_ENDINGS = (".txt", ".csv", ".json")
+_RANGE = re.compile(r"(-?\d{1,18})(\.\.|:)(-?\d{1,18})")
+_WHOLE = re.compile(r"0|-?[1-9]\d{0,17}")
+_MOST_BYTES = 1 << 26
+
+
+def read_items(source: str | Path | None) -> tuple[Name, ...]:
+    """Return the items that a public list declares.
+
+    Args:
+        source: ``1..16470``, whole numbers from the first to the last; ``0:16470``, the same as Python counts, the end left
+            out; or a file: .txt with one item a line, .csv with one column, .json with a list. Where all lines are
+            whole numbers, so are the items.
+
+    Raises:
+        MissingData: if there is no such file.
+        BadRecords: for a list with an item twice, an empty one, or none; names the line.
+        ValueError: for None: a universe is never read off the data; says what to do.
+
+    Example:
+        >>> read_items("1..4"), read_items("0:3")
+        ((1, 2, 3, 4), (0, 1, 2))
+    """
+    if source is None or source == "":
+        raise ValueError(NO_UNIVERSE)
+    ends = _RANGE.fullmatch(str(source))
+    if ends:
+        return _between(int(ends[1]), int(ends[3]) - (ends[2] == ":"), str(source))
+    # A number, as a command line may give it, is no list of one item.
+    path = place_of(str(source))
+    if path.suffix not in _ENDINGS:
+        raise BadRecords(
+            f"items={shown(str(source))}: expected whole numbers such as 1..16470, or a file that ends in "
+            f"{', '.join(_ENDINGS)}"
+        )
+    check_there(path, "items")
+    if path.stat().st_size > _MOST_BYTES:
+        raise BadRecords(f"{path} is larger than {_MOST_BYTES >> 20} MiB: expected a list of at most {MOST_ITEMS:,} items")
+    text = "".join(decoded(line, f"{path}, line {i}") for i, line in enumerate(path.read_bytes().splitlines(True), 1))
+    text = text.removeprefix("\ufeff")
+    if path.suffix == ".json":
+        items = _json(path, text)
+    else:
+        items = _lines(path, text)
+    try:
+        return public_names(str(path), items, 1, MOST_ITEMS)
+    except ValueError as error:
+        # Places are lines, since only empty lines at the end are passed over.
+        raise BadRecords(str(error) if path.suffix == ".json" else str(error).replace("(place", "(line")) from None
+
+
+def _between(first: int, last: int, source: str) -> tuple[int, ...]:
+    if not 0 <= last - first < MOST_ITEMS:
+        raise BadRecords(f"items={shown(source)}: expected 1 to {MOST_ITEMS:,} items, the smallest first")
+    return tuple(range(first, last + 1))
+
+
+def _json(path: Path, text: str) -> list:
+    try:
+        items = parse_json(text.encode())
+    except ValueError as error:
+        raise BadRecords(f"{path}: {error}") from None
+    if not isinstance(items, list):
+        raise BadRecords(f"{path} holds a {type(items).__name__}: expected a list of items")
+    return items
+
+
+def _lines(path: Path, text: str) -> list:
+    lines = text.rstrip().split("\n")
+    if path.suffix == ".csv":
+        try:
+            rows = list(csv.reader(lines))
+        except csv.Error as error:
+            raise BadRecords(f"{path} cannot be read as CSV: {str(error)[:100]}") from None
+        for place, row in enumerate(rows, 1):
+            if len(row) != 1:
+                raise BadRecords(f"{path}, line {place}: found {len(row)} fields, expected one item in each line")
+        lines = [row[0] for row in rows]
+    items = [line.strip() for line in lines]
+    return [int(item) for item in items] if all(_WHOLE.fullmatch(item) for item in items) else items

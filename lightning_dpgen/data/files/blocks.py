@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.common.plain_text import listed
-from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange
+from lightning_dpgen.data.files.text import WHOLE, TextRange
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -120,6 +120,23 @@ class RowSource(ABC):
     def others(self, besides: Collection[str]) -> list[str]:
         """Return the columns but these, and but those in which pandas keeps the numbers of rows."""
         return [name for name in self.columns if name not in besides and not name.startswith("__index_level_")]
+
+
+class WrappedRows(RowSource):
+    """Rows of another source, which `batches` hands on in another way; arguments are as of `RowSource`."""
+
+    def __init__(self, rows: RowSource, columns: Sequence[str], hint: str = "") -> None:
+        super().__init__(rows.where, columns, hint)
+        self._rows, self.unnamed = rows, rows.unnamed
+
+    def commented(self) -> int:
+        return self._rows.commented()
+
+    def place(self, row: int) -> str:
+        return self._rows.place(row)
+
+    def advice_on(self, names: Collection[str]) -> str:
+        return self._rows.advice_on(names)
 
 
 def first_misfit(values: pa.Array, kind: pa.DataType) -> int | None:

@@ -20,9 +20,20 @@ import pyarrow.csv
 from lightning_dpgen.common import pace
 from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.data.files.blocks import RowSource
-from lightning_dpgen.data.files.quotes import QuoteScan
-from lightning_dpgen.data.files.text import PACKED, UNREADABLE, UTF8, ZERO_BYTE, bare_name, damaged, decoded
-from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange, find_ranges, open_range
+from lightning_dpgen.data.files.text import (
+    PACKED,
+    UNREADABLE,
+    UTF8,
+    WHOLE,
+    ZERO_BYTE,
+    QuoteScan,
+    TextRange,
+    bare_name,
+    damaged,
+    decoded,
+    find_ranges,
+    open_range,
+)
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.sampling.errors import BadRecords
 

@@ -12,15 +12,12 @@ import pyarrow as pa
 
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.database import DatabaseQuery, QueryRows
+from lightning_dpgen.data.files.database_files import MAGIC, DuckdbRows, SqliteRows
 from lightning_dpgen.data.files.delimited import DelimitedText, Skipped
-from lightning_dpgen.data.files.duckdb_file import DuckdbRows
-from lightning_dpgen.data.files.folder import FolderRows
-from lightning_dpgen.data.files.json_lines import JsonLines
 from lightning_dpgen.data.files.kinds import DATABASES, JSON_LINES, PARQUET, WORKBOOK, is_database
-from lightning_dpgen.data.files.parquet import ParquetRows
-from lightning_dpgen.data.files.sqlite import MAGIC, SqliteRows
+from lightning_dpgen.data.files.parquet import FolderRows, ParquetRows
 from lightning_dpgen.data.files.text import bare_name, check_there
-from lightning_dpgen.data.files.values import alike_batches
+from lightning_dpgen.data.files.values import JsonLines, alike_batches
 from lightning_dpgen.data.files.workbook import WorkbookRows
 from lightning_dpgen.data.names import shown
 from lightning_dpgen.sampling.errors import BadRecords

@@ -13,8 +13,7 @@ from typing import Any
 
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.delimited import Skipped
-from lightning_dpgen.data.files.extras import needs
-from lightning_dpgen.data.files.table_choice import name_one
+from lightning_dpgen.data.files.kinds import name_one, needs
 from lightning_dpgen.data.files.text import UNREADABLE, damaged
 from lightning_dpgen.data.files.values import ValueRows, pieces
 from lightning_dpgen.data.names import shown
@@ -47,11 +46,7 @@ class WorkbookRows(ValueRows):
     """
 
     def __init__(
-        self,
-        path: Path,
-        sheet: str | None = None,
-        names: Sequence[str] | None = None,
-        skipped: Skipped = _NOTHING_SKIPPED,
+        self, path: Path, sheet: str | None = None, names: Sequence[str] | None = None, skipped: Skipped = _NOTHING_SKIPPED
     ) -> None:
         self._path, self._above, self._skipped = path, skipped.rows, skipped
         _refuse_bomb(path)

@@ -10,10 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.conditions import Condition, Said, label_condition
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
-from lightning_dpgen.data.names import label_choices
-from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.schema import LabelledSchema
 from lightning_dpgen.sampling.errors import BadRecords
 
 # Sizes beyond them are a slip of the pen, or an attempt to exhaust a machine.
@@ -23,7 +21,7 @@ _RANGES = (
 
 
 @dataclass(frozen=True)
-class ImageSchema(Schema):
+class ImageSchema(LabelledSchema):
     """Grey, binary or colour pictures with an optional class label; everything here is declared, nothing read off the data.
 
     A record is ``height * width * channels`` numbers in [0, 1] in row order, the channels of a pixel side by side, and the
@@ -141,23 +139,10 @@ class ImageSchema(Schema):
         """Return (N, height, width) or (N, height, width, channels) whole numbers from 0 to ``layout.levels``."""
         return encoded.units.reshape(-1, *self.shape)
 
-    def condition(self, said: Said) -> Condition:
-        """Return a condition on the label; see `label_condition`."""
-        return label_condition(self.class_names, said)
-
-    @property
-    def choices(self) -> dict[str, list[str]]:
-        """The names of the choices of the label."""
-        return label_choices(self.class_names)
-
     @property
     def class_names(self) -> tuple[str, ...] | tuple[int, ...]:
         """The labels as they are called: by their names, or else 0, 1, ..."""
         return self.names or tuple(range(self.classes))
-
-    @property
-    def label_values(self) -> tuple[str, list[Any]]:
-        return "label", list(self.class_names)
 
     @property
     def record_bytes(self) -> int:

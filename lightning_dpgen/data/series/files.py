@@ -16,12 +16,10 @@ from lightning_dpgen.data.files.blocks import Block, RowSource, first_misfit
 from lightning_dpgen.data.files.delimited import DelimitedText
 from lightning_dpgen.data.files.formulas import known_again
 from lightning_dpgen.data.files.rows import is_text, rows_of
-from lightning_dpgen.data.names import Name, is_name, plain, shown
-from lightning_dpgen.data.numbers import floats_of
+from lightning_dpgen.data.names import Name, floats_of, is_name, plain, shown
 from lightning_dpgen.data.reading import Numbering, class_positions
-from lightning_dpgen.data.series.form import WEEKDAYS, SeriesForm
+from lightning_dpgen.data.series.form import DAY, WEEKDAYS, SeriesForm, clock_seconds, places_of_times
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.series.times import DAY, clock_seconds, places_of_times
 from lightning_dpgen.sampling.errors import BadRecords
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null")

@@ -87,8 +87,8 @@ def read_series(
     check_outside(outside)
     kept = _Kept(schema, outside)
     path = Path(source) if isinstance(source, str | Path) else None
+    in_columns = {"columns": columns, "by": by, "day": day, "time": time, "weekdays": weekdays, "separator": separator}
     if isinstance(source, np.ndarray) or (path is not None and path.suffix in ENDINGS):
-        in_columns = {"columns": columns, "by": by, "day": day, "time": time, "weekdays": weekdays, "separator": separator}
         given = [name for name, value in in_columns.items() if value is not None]
         if given or form == "long":
             raise ValueError(f"{given[0] if given else 'form'}: an array has no columns: leave it out")
@@ -96,16 +96,8 @@ def read_series(
         for block in _array_blocks(array, labels if schema.classes else None, person, schema):
             kept.put(block)
         return kept.reading()
-    said = {
-        "form": form,
-        "header": header,
-        "separator": separator,
-        "columns": columns,
-        "label": label,
-        "by": by,
-        "day": day,
-    }
-    said = {name: value for name, value in (said | {"time": time, "weekdays": weekdays}).items() if value is not None}
+    in_columns |= {"form": form, "header": header, "label": label}
+    said = {name: value for name, value in in_columns.items() if value is not None}
     # The names of another file's columns are looked for, and not asked for.
     shape = SeriesForm(**said, person=person) if said else replace(schema.written, columns=None, person=person)
     if shape.time is not None and not schema.steps:

@@ -11,20 +11,17 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.conditions import Condition, Said, label_condition
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.data.names import Name, label_choices, names_type, public_names, shown
-from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.series.form import SeriesForm
-from lightning_dpgen.data.series.words import words_of
+from lightning_dpgen.data.names import Name, label_classes, names_type, public_names, shown
+from lightning_dpgen.data.schema import LabelledSchema
+from lightning_dpgen.data.series.form import SeriesForm, words_of
 
 MOST_NUMBERS = 100_000
-MOST_CLASSES = 10_000
 MOST_DECIMALS = 12
 
 
 @dataclass(frozen=True)
-class SeriesSchema(Schema):
+class SeriesSchema(LabelledSchema):
     """Series of one length; everything here is declared, nothing is read off the data.
 
     A reading x of a channel is encoded as (x - low) / (high - low), so that bounds come back exactly. The numbers of a
@@ -74,9 +71,7 @@ class SeriesSchema(Schema):
         if type(channels[0]) is not str:
             raise ValueError(f"channels={shown(channels)}: expected text")
         self._set("channels", channels)
-        self._set("classes", public_names("classes", self.classes, 0, MOST_CLASSES))
-        if len(self.classes) == 1:
-            raise ValueError(f"classes={shown(list(self.classes))}: expected none (no label), or two and more")
+        self._set("classes", label_classes(self.classes))
         self._set("steps", public_names("steps", self.steps, 0, MOST_NUMBERS))
         if self.steps and (len(self.steps) != self.length or type(self.steps[0]) is not str):
             raise ValueError(f"steps: expected none, or {self.length} names of the times as text, found {len(self.steps)}")
@@ -177,19 +172,6 @@ class SeriesSchema(Schema):
         if self.classes:
             columns.append(pa.array(self.classes, names_type(self.classes)).take(pa.array(encoded.codes[:, 0])))
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
-
-    def condition(self, said: Said) -> Condition:
-        """Return a condition on the label; see `label_condition`."""
-        return label_condition(self.classes, said)
-
-    @property
-    def choices(self) -> dict[str, list[str]]:
-        """The names of the choices of the label."""
-        return label_choices(self.classes)
-
-    @property
-    def label_values(self) -> tuple[str, list[Name]]:
-        return "label", list(self.classes)
 
     def unlabelled(self) -> SeriesSchema:
         """Return the schema of the same series without their label."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lightning_dpgen.data import names
 from lightning_dpgen.data.files.blocks import first_misfit
@@ -50,6 +51,14 @@ def plain(values: pa.Array) -> pa.Array:
     if binary or isinstance(kind, pa.BaseExtensionType) or pa.types.is_nested(kind):
         raise Misfit(None, f"holds {kind}", "unpack it into columns of single values first, or declare type: drop")
     return values
+
+
+def is_empty(values: pa.Array) -> np.ndarray:
+    """Mark the cells (n,) that are null, NaN or the empty text."""
+    empty = pc.is_null(values, nan_is_null=True)
+    if pa.types.is_string(values.type):
+        empty = pc.or_(empty, pc.equal(values.fill_null(""), ""))
+    return empty.to_numpy(zero_copy_only=False)
 
 
 def wrong_type(values: pa.Array, expected: str) -> Misfit:

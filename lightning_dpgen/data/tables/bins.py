@@ -231,18 +231,18 @@ class Bins:
             >>> Bins.cut(0, 9, True, 2, "linear", 1, np.array([8])).shares([(0, 3), (8, 9)]).tolist()
             [0.8, 0.25, 1.0]
         """
-        found = np.zeros(self.count)
+        shares = np.zeros(self.count)
         firsts, lasts = (np.array(ends) for ends in zip(*intervals, strict=True)) if intervals else (np.zeros(0),) * 2
         if len(self.starts):
             ends = np.append(self.starts[1:], self.high + self.whole)
             whole = self._mass_below(self.starts), self._mass_below(ends)
             for first, last in zip(firsts, lasts + self.whole, strict=True):
                 begin, end = (np.clip(edge, self.starts, ends) for edge in (first, last))
-                found[: len(self.starts)] += self._mass_below(end) - self._mass_below(begin)
-            found[: len(self.starts)] /= whole[1] - whole[0]
+                shares[: len(self.starts)] += self._mass_below(end) - self._mass_below(begin)
+            shares[: len(self.starts)] /= whole[1] - whole[0]
         inside = (firsts <= self.special[:, None]) & (self.special[:, None] <= lasts)
-        found[len(self.starts) :] = inside.any(axis=1)
-        return found
+        shares[len(self.starts) :] = inside.any(axis=1)
+        return shares
 
     def _mass_below(self, numbers: np.ndarray) -> np.ndarray:
         """Return how much of all that bins may draw lies below numbers (n,) of the range."""

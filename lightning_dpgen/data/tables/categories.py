@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from lightning_dpgen.data.discovery.value_grid import ValueGrid
-from lightning_dpgen.data.names import one_of
-from lightning_dpgen.data.numbers import are_numbers, texts_of
+from lightning_dpgen.data.names import are_numbers, one_of, texts_of
 from lightning_dpgen.data.tables.arrays import Misfit, how_to_correct, shown, wrong_type
 from lightning_dpgen.data.tables.column import BadSchema, Beyond, Key, Modelled, is_text, shortened
 from lightning_dpgen.data.tables.description import (
@@ -28,7 +27,7 @@ from lightning_dpgen.data.tables.description import (
     refuse,
     refuse_twice,
 )
-from lightning_dpgen.data.tables.likely_keys import likely_advice
+from lightning_dpgen.data.tables.likely_rows import likely_advice
 from lightning_dpgen.data.tables.scales import Integers
 
 _TRUTH = {False: ("false", "f", "no", "n", "0"), True: ("true", "t", "yes", "y", "1")}

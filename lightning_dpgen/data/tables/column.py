@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.numbers import are_numbers, floats_of
+from lightning_dpgen.data.names import are_numbers, floats_of
 from lightning_dpgen.data.reading import CLAMP
 from lightning_dpgen.data.tables.arrays import Misfit, plain
 
@@ -180,17 +181,9 @@ class Modelled(Column):
         Raises:
             Misfit: naming the first value that does not fit.
         """
-        values = self.readable(values)
-        absent = self.absent(values)
-        if not absent.any():
-            return self.encode_present(values, clamp, counted)
-        rows = np.flatnonzero(~absent)
-        # Where all are missing, their type is unknown.
-        present = values.filter(pa.array(~absent)) if len(rows) else pa.array([], pa.string())
-        try:
-            found, scaled = self.encode_present(present, clamp, counted)
-        except Misfit as misfit:
-            raise misfit.moved(rows) from None
+        rows, _, (found, scaled) = self._of_present(values, lambda present: self.encode_present(present, clamp, counted))
+        if len(rows) == len(values):
+            return found, scaled
         codes = np.full(len(values), self.present, np.int64)
         codes[rows] = found
         if scaled is None:
@@ -205,19 +198,25 @@ class Modelled(Column):
         No two values have the same place: ticks of numbers, and the choices of categories. Arguments and errors are
         those of `encode`.
         """
-        values = self.readable(values)
-        absent = self.absent(values)
-        rows = np.flatnonzero(~absent)
-        present = values.filter(pa.array(~absent)) if len(rows) else pa.array([], pa.string())
-        try:
-            found = self.places(present, clamp, counted)
-        except Misfit as misfit:
-            raise misfit.moved(rows) from None
+        rows, absent, found = self._of_present(values, lambda present: self.places(present, clamp, counted))
         numbers = np.zeros(len(values), found.dtype)
         numbers[rows] = found
         # Clamped values may have become missing.
         lost = self.lost(numbers) & ~absent
         return np.where(lost, 0, numbers), absent | lost
+
+    def _of_present(self, values: pa.Array, read: Callable[[pa.Array], Any]) -> tuple[np.ndarray, np.ndarray, Any]:
+        """Return the rows whose values are not missing, where others are (n,), and what is read of the former."""
+        values = self.readable(values)
+        absent = self.absent(values)
+        rows = np.flatnonzero(~absent)
+        if len(rows) < len(values):
+            # Where all are missing, their type is unknown.
+            values = values.filter(pa.array(~absent)) if len(rows) else pa.array([], pa.string())
+        try:
+            return rows, absent, read(values)
+        except Misfit as misfit:
+            raise misfit.moved(rows) from None
 
     def readable(self, values: pa.Array) -> pa.Array:
         """Return values in the type in which the column reads them."""

@@ -271,18 +271,18 @@ def _rounded_within(values: pa.Array, column: Numeric, kind: pa.DataType) -> pa.
 
 def in_pandas(name: str, column: Modelled, values: pa.Array) -> pd.Series:
     """Return values of a column as pandas has them in a type."""
-    held = in_arrow(name, column, values)
+    array = in_arrow(name, column, values)
     if name.endswith(_ARROW) and name not in _TEXTS:
-        return pd.Series(held, dtype=pd.ArrowDtype(held.type))
+        return pd.Series(array, dtype=pd.ArrowDtype(array.type))
     if name in (CATEGORY, ORDERED):
         assert isinstance(column, Category)
-        codes = held.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        codes = array.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         return pd.Series(pd.Categorical.from_codes(codes, list(column.values), ordered=name == ORDERED))
     if name in _NULLABLE or name in ("string[python]", "string[pyarrow]"):
         kind = pd.api.types.pandas_dtype(name)
-        return pd.Series(kind.__from_arrow__(pa.chunked_array([held])))
+        return pd.Series(kind.__from_arrow__(pa.chunked_array([array])))
     if name == "str" or name in ("large_string", "string_view"):
-        return held.cast(pa.string()).to_pandas()
+        return array.cast(pa.string()).to_pandas()
     if name in (OBJECT, _DECIMAL, *_CLOCKS, *_DAYS):
-        return pd.Series(held.to_pylist(), dtype=object)
-    return held.to_pandas()
+        return pd.Series(array.to_pylist(), dtype=object)
+    return array.to_pandas()

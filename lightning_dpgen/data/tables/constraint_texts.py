@@ -78,10 +78,10 @@ def parse_constraints(declared: Sequence[Any], columns: Mapping[str, Modelled | 
         raise BadSchema(f"{shortened(declared)}: expected a list of at most {most} constraints", key=key)
     if sum(len(str(one)) for one in declared) > MOST_LETTERS:
         raise BadSchema(f"expected constraints of at most {MOST_LETTERS:,} characters in all", key=key)
-    found, wrong, pattern = list[Constraint](), dict[int, str](), _pattern(columns) if declared else None
+    constraints, wrong, pattern = list[Constraint](), dict[int, str](), _pattern(columns) if declared else None
     for place, one in enumerate(declared):
         try:
-            found.append(_parsed(one, columns, pattern))
+            constraints.append(_parsed(one, columns, pattern))
         except BadSchema:
             raise
         except ValueError as error:
@@ -89,7 +89,7 @@ def parse_constraints(declared: Sequence[Any], columns: Mapping[str, Modelled | 
     if wrong:
         raise BadParts(wrong, key)
     derived: dict[str, Constraint] = {}
-    for constraint in found:
+    for constraint in constraints:
         if constraint.derives is not None and derived.setdefault(constraint.derives, constraint) is not constraint:
             raise BadSchema(f"two constraints determine {constraint.derives!r}: expected one of them", key=key)
     needs = {name: {other for other in one.columns if other in derived and other != name} for name, one in derived.items()}
@@ -98,7 +98,7 @@ def parse_constraints(declared: Sequence[Any], columns: Mapping[str, Modelled | 
     except CycleError as error:
         name = error.args[1][0]
         raise BadSchema(f"{name!r} is determined by itself, in a circle: {derived[name].text}", key=key) from None
-    return [derived[name] for name in order] + [constraint for constraint in found if constraint.derives is None]
+    return [derived[name] for name in order] + [constraint for constraint in constraints if constraint.derives is None]
 
 
 def _parsed(one: Any, columns: Mapping[str, Modelled | Search], pattern: re.Pattern) -> Constraint:
@@ -274,19 +274,19 @@ def _term(text: str, place: int, columns: Mapping[str, Modelled | Search], patte
     factor, operator = 1.0, "*"
     sides: dict[str, list[Any]] = {"*": [], "/": []}
     while operator:
-        found = pattern.match(text, place)
-        if found is None:
+        match = pattern.match(text, place)
+        if match is None:
             return None
-        if found[1] is not None:
-            name = found[1] if found[1] in columns else found[1][1:-1].replace("``", "`")
+        if match[1] is not None:
+            name = match[1] if match[1] in columns else match[1][1:-1].replace("``", "`")
             sides[operator].append(_known(name, columns))
         elif operator == "*":
-            factor *= float(found[2])
-        elif float(found[2]):
-            factor /= float(found[2])
+            factor *= float(match[2])
+        elif float(match[2]):
+            factor /= float(match[2])
         else:
             raise ValueError(f"{text}: divides by 0")
-        place = found.end()
+        place = match.end()
         operator = text[place] if text[place : place + 1] in ("*", "/") else ""
         place += len(operator)
     if sides["*"] + sides["/"] and not factor:

@@ -456,7 +456,7 @@ class Allowed(Constraint):
             numbers[broken], absent[broken] = values[chosen[broken]], lacks[chosen[broken]]
 
     def kinds(self, rows: Rows) -> list[np.ndarray]:
-        found = []
+        kinds = []
         for place, name in enumerate(self.columns):
             if name not in rows:
                 continue
@@ -466,8 +466,8 @@ class Allowed(Constraint):
             same: dict[frozenset, int] = {}
             of = {value: same.setdefault(frozenset(own), len(same)) for value, own in others.items()}
             values = zip(*(part.tolist() for part in rows[name]), strict=True)
-            found.append(np.array([of.get(None if absent else value, -1) for value, absent in values]))
-        return found
+            kinds.append(np.array([of.get(None if absent else value, -1) for value, absent in values]))
+        return kinds
 
     def _alike(self, rows: Rows) -> np.ndarray:
         """Count the columns of each row that have a combination's value: (combinations, n)."""

@@ -15,7 +15,17 @@ from lightning_dpgen.data.declarations import shown
 from lightning_dpgen.data.files.text import CHARSETS, UTF8, charset_of
 from lightning_dpgen.data.tables.categories import BooleanDescription, CategoryDescription
 from lightning_dpgen.data.tables.column import BadSchema, Column, is_text, shortened
-from lightning_dpgen.data.tables.description import LAST, ColumnDescription, Description, Listed, Text, key, refuse
+from lightning_dpgen.data.tables.description import (
+    LAST,
+    ColumnDescription,
+    Description,
+    DropDescription,
+    FakeDescription,
+    Listed,
+    Text,
+    key,
+    refuse,
+)
 from lightning_dpgen.data.tables.number_descriptions import (
     DateDescription,
     DatetimeDescription,
@@ -24,7 +34,6 @@ from lightning_dpgen.data.tables.number_descriptions import (
     TimeDescription,
 )
 from lightning_dpgen.data.tables.search import Search
-from lightning_dpgen.data.tables.unmodelled import DropDescription, FakeDescription
 from lightning_dpgen.data.tables.written_form import (
     ANY_DECIMAL,
     ANY_THOUSANDS,

@@ -17,16 +17,15 @@ from lightning_dpgen.common.plain_text import listed, say_count
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.reading import CLAMP, REFUSE
-from lightning_dpgen.data.tables.arrays import Misfit, plain, shown
+from lightning_dpgen.data.tables.arrays import Misfit, is_empty, plain, shown
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled, shortened
+from lightning_dpgen.data.tables.description import Dropped, Fake
 from lightning_dpgen.data.tables.grouped import choices_of
-from lightning_dpgen.data.tables.localized import read_in_form
 from lightning_dpgen.data.tables.narrowing import Impossible
 from lightning_dpgen.data.tables.row_rules import Cells, with_cells
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.tables.sources import separator_advice, written_source
-from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
+from lightning_dpgen.data.tables.sources import read_in_form, separator_advice, written_source
 from lightning_dpgen.data.tables.value_set import MISSING, ValueSet
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -97,9 +96,9 @@ class GivenRows:
             )
         names = [name for name in rows.columns if not isinstance(columns[name], Dropped)]
         recorded = {column.name: column for column in schema.recorded}
-        found: dict[str, list[tuple[np.ndarray, pa.Array]]] = {name: [] for name in names if name in recorded}
+        given_cells: dict[str, list[tuple[np.ndarray, pa.Array]]] = {name: [] for name in names if name in recorded}
         made_up: dict[str, list[pa.Array]] = {name: [] for name in names if name not in recorded}
-        moved: dict[str, list[_Moved]] = {name: [] for name in found}
+        moved: dict[str, list[_Moved]] = {name: [] for name in given_cells}
         n, problems = 0, _Problems(rows)
         # Rows are counted by some column even where none is given.
         with closing(rows.blocks(names or rows.columns)) as blocks:
@@ -109,13 +108,13 @@ class GivenRows:
                     values = _plain(name, block.column(name), rows.where)
                     if name in recorded:
                         cells, own = _read(recorded[name], values, schema, problems)
-                        found[name].append(cells)
+                        given_cells[name].append(cells)
                         moved[name].append(own)
                     else:
                         made_up[name].append(values)
                 n += block.rows.num_rows
         problems.tell()
-        cells = {name: _joined(parts, columns[name].arrow) for name, parts in found.items()}
+        cells = {name: _joined(parts, columns[name].arrow) for name, parts in given_cells.items()}
         kept = {name: _joined(parts, columns[name].arrow) for name, parts in moved.items() if any(parts)}
         kept |= {name: _made_up(columns[name], parts) for name, parts in made_up.items()}
         said = tuple(line for name, parts in moved.items() for line in _said(name, parts, n))
@@ -167,7 +166,7 @@ class GivenRows:
 
     def narrowed(self) -> Narrowed:
         """Return what the declared constraints leave of the other cells; it takes a while for each row."""
-        found = Narrowed(self.allowed(), [], {})
+        rows_left = Narrowed(self.allowed(), [], {})
         rules, layout = self.schema.rules, self.schema.layout
         groups = [column for column in self.schema.modelled if column.choices]
         places = {name: rules.places_of(name, self.cells) for name in self.cells if name in rules.columns}
@@ -180,14 +179,14 @@ class GivenRows:
             try:
                 left = rules.left(wanted)
             except Impossible as error:
-                found.impossible[row] = f"no row that has what is given keeps the constraint {error}"
+                rows_left.impossible[row] = f"no row that has what is given keeps the constraint {error}"
                 left = {}
             for column, span in zip(groups, layout.spans, strict=True):
                 if column.name in left and column.name not in rules.relatives:
                     may, _ = choices_of(column, left[column.name])
-                    found.allowed[row, [span.start + code for code in range(column.choices) if code not in may]] = 0.0
-            found.left.append(left)
-        return found
+                    rows_left.allowed[row, [span.start + code for code in range(column.choices) if code not in may]] = 0.0
+            rows_left.left.append(left)
+        return rows_left
 
     def moved(self, values: pa.RecordBatch, left: Sequence[Mapping[str, ValueSet]]) -> Cells:
         """Return the given cells, and of filled rows (n,) those whose values are not left to them, moved to the nearest."""
@@ -340,14 +339,6 @@ def _is_null(values: pa.Array) -> np.ndarray:
     return values.is_null().to_numpy(zero_copy_only=False)
 
 
-def _filled(values: pa.Array) -> np.ndarray:
-    """Mark the cells (n,) that are not empty."""
-    empty = pc.is_null(values, nan_is_null=True)
-    if pa.types.is_string(values.type):
-        empty = pc.or_(empty, pc.equal(values.fill_null(""), ""))
-    return ~empty.to_numpy(zero_copy_only=False)
-
-
 @dataclass(frozen=True)
 class _Moved:
     """Values of a column that were moved, as they were given.
@@ -373,7 +364,7 @@ def _read(
     column: Modelled, values: pa.Array, schema: TableSchema, problems: _Problems
 ) -> tuple[tuple[np.ndarray, pa.Array], _Moved]:
     """Return where values of a column are given (n,), missing ones too, and the values; and what of them was moved."""
-    rows = np.flatnonzero(_filled(values))
+    rows = np.flatnonzero(~is_empty(values))
     missing = column.missing_values if column.missing else ()
     while len(rows):
         some = values.take(pa.array(rows))
@@ -383,7 +374,7 @@ def _read(
             if column.name in schema.forms:
                 some = read_in_form(some, schema.forms[column.name], missing)
             some, counted = column.readable(some), Counter()
-            found = column.restored(*column.numbers(some, column.clamps(REFUSE), counted))
+            restored = column.restored(*column.numbers(some, column.clamps(REFUSE), counted))
             moved = _moved(column, some) if counted else []
         except Misfit as misfit:
             row = 0 if misfit.row is None else misfit.row
@@ -396,9 +387,9 @@ def _read(
         own = pa.concat_arrays([pa.nulls(0, column.arrow), *(own for _, _, own in moved)])
         counts = Counter({about: len(place) for about, place, _ in moved})
         rest = pa.array(np.delete(np.arange(len(rows)), places))
-        if rounded := _rounded(some.take(rest), found.take(rest)):
+        if rounded := _rounded(some.take(rest), restored.take(rest)):
             counts[_ROUNDED, None] = rounded
-        return _at(rows, found, len(values)), _Moved(*_at(rows[places], own, len(values)), counts)
+        return _at(rows, restored, len(values)), _Moved(*_at(rows[places], own, len(values)), counts)
     nothing = _at(rows, pa.nulls(0, column.arrow), len(values))
     return nothing, _Moved(*nothing, Counter())
 
@@ -462,7 +453,7 @@ def _takes_word(column: Modelled) -> bool:
 def _made_up(column: Fake, parts: Sequence[pa.Array]) -> tuple[np.ndarray, pa.Array]:
     """Return where values of a made-up column are given, and these: as text where their type would change them."""
     values = pa.chunked_array(parts).combine_chunks() if parts else pa.nulls(0, column.arrow)
-    known = _filled(values)
+    known = ~is_empty(values)
     given = pc.if_else(pa.array(known), values, None)
     try:
         found = given.cast(column.arrow)

@@ -71,20 +71,20 @@ def read_domain(path: str | Path, *, declared_public: bool = False) -> list[Colu
     if isinstance(fields.get("attributes"), dict):
         # dpsynth writes a schema with constraints so; these say nothing of a column.
         fields = fields["attributes"]
-    made = []
+    drafts = []
     for name, about in fields.items():
         if type(about) is int and 1 <= about <= 10_000:
             # Codes are numbered from 0 whatever the records are, and their number may have been counted.
             known = {"high": about - 1, "bins": about} if declared_public else {}
-            made.append(ColumnDraft.of_type(name, "integer", low=0, **known))
+            drafts.append(ColumnDraft.of_type(name, "integer", low=0, **known))
         elif isinstance(about, dict) and set(about) <= _DPSYNTH:
-            made.append(_of_dpsynth(name, about, declared_public))
+            drafts.append(_of_dpsynth(name, about, declared_public))
         else:
             expected = "a number of values, or an attribute of dpsynth"
             raise BadSchema(f"{shortened(about)}: expected {expected}", name, place=str(path))
-    if not made:
+    if not drafts:
         raise BadSchema(f"{path}: expected at least one column")
-    return made
+    return drafts
 
 
 def _draft(name: str, kind: str, known: dict[str, Any], declared_public: bool) -> ColumnDraft:

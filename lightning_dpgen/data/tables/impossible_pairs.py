@@ -52,7 +52,7 @@ def impossible_pairs(
                [1, 1, 0],
                [1, 1, 1]])
     """
-    found: dict[tuple[str, str], np.ndarray] = {}
+    pairs: dict[tuple[str, str], np.ndarray] = {}
     order, looked_at = {name: place for place, name in enumerate(learned)}, 0
     # Constraints of a column and the one that it is relative to hold of sums of the same number.
     relative_to = {name: column.relative_to for name, column in relatives.items()}
@@ -88,9 +88,9 @@ def impossible_pairs(
                 turned = order[name] < order[given.column.name]
                 pair = (name, given.column.name) if turned else (given.column.name, name)
                 if table.any():
-                    found[pair] = found.get(pair, False) | (table.T if turned else table)
-        _close(found, {one.column.name: one.count for one in known})
-    return found
+                    pairs[pair] = pairs.get(pair, False) | (table.T if turned else table)
+        _close(pairs, {one.column.name: one.count for one in known})
+    return pairs
 
 
 def _narrowed(rules: Narrower, values: Values, changed: Collection[str] | None = None) -> Values:
@@ -169,7 +169,7 @@ class _Choices:
             values: what the rules have left.
             singly: whether each is looked at by itself.
         """
-        found, name = np.zeros(self.count, bool), self.column.name
+        is_possible, name = np.zeros(self.count, bool), self.column.name
         if (values[name], singly) in self._settled:
             return self._settled[values[name], singly]
         settled = self.relative is None
@@ -181,12 +181,12 @@ class _Choices:
             try:
                 same = stated is rules and own[name] == values[name]
                 settled = settled and same
-                found[kind] = self._met(kind, own if same else _narrowed(stated, own, (name,)))
+                is_possible[kind] = self._met(kind, own if same else _narrowed(stated, own, (name,)))
             except Impossible:
                 continue
         if settled:
-            self._settled[values[name], singly] = found
-        return found
+            self._settled[values[name], singly] = is_possible
+        return is_possible
 
     @cached_property
     def _settled(self) -> dict[tuple[ValueSet, bool], np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.numbers import texts_of
+from lightning_dpgen.data.names import texts_of
 from lightning_dpgen.data.tables.written_form import WrittenForm
 
 # A directive, with the flag for no zeros before a number or for capitals, as in strftime of GNU and BSD.
@@ -31,11 +31,7 @@ _NAMES = {
 _SAME = {"y": "Y", "b": "m", "B": "m", "A": "a", "P": "p", "3f": "f"}
 _DAYS = ("Ymd", "Yj")
 _CLOCKS = ("H", "HM", "HMS", "HMSf", "Ip", "IMp", "IMSp", "IMSfp")
-_PARTS = {
-    "date": _DAYS,
-    "datetime": (*(day + clock for day in _DAYS for clock in _CLOCKS), "s", "sf"),
-    "time": _CLOCKS,
-}
+_PARTS = {"date": _DAYS, "datetime": (*(day + clock for day in _DAYS for clock in _CLOCKS), "s", "sf"), "time": _CLOCKS}
 _EXPECTED = {
     "date": "%Y %m %d, each once, with other signs between them, as in %d.%m.%Y (also %y, %b and %B, %j and %a)",
     "datetime": "%Y %m %d and %H %M %S, each once, as in %d.%m.%Y %H:%M (also %y, %b and %B, %j, %a, %I with %p, %f), or "

@@ -111,7 +111,7 @@ class Narrower:
         Raises:
             Impossible: if no row keeps them all.
         """
-        found, every = _Narrowing(self.columns, dict(values)), range(len(self.constraints))
+        state, every = _Narrowing(self.columns, dict(values)), range(len(self.constraints))
         waiting = set(every if changed is None else (place for name in changed for place in self.places.get(name, ())))
         for _ in range(_ROUNDS):
             if not waiting:
@@ -121,15 +121,15 @@ class Narrower:
                     continue
                 waiting.remove(place)
                 constraint = self.constraints[place]
-                before = [(name, found.values[name]) for name in constraint.columns]
-                found.apply(constraint)
+                before = [(name, state.values[name]) for name in constraint.columns]
+                state.apply(constraint)
                 for name, own in before:
-                    if found.is_empty(name):
+                    if state.is_empty(name):
                         raise Impossible(constraint)
-                    if found.values[name] != own:
+                    if state.values[name] != own:
                         # Those that come before are looked at in the next round, as is this one.
                         waiting.update(self.places[name])
-        return found.values
+        return state.values
 
 
 class _Narrowing:

@@ -13,7 +13,6 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from lightning_dpgen.data.tables.bins import Bins, Transform
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.datetimes import Dates, Datetimes, Times, is_zone
 from lightning_dpgen.data.tables.description import (
     BOUNDS,
     PRIVATE,
@@ -27,7 +26,7 @@ from lightning_dpgen.data.tables.description import (
 from lightning_dpgen.data.tables.moment_form import LAST_YEAR, MomentForm
 from lightning_dpgen.data.tables.numeric import OF_DISTANCE, Numeric
 from lightning_dpgen.data.tables.relative import Relative
-from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
+from lightning_dpgen.data.tables.scales import Dates, Datetimes, Decimals, Integers, Scale, Times, is_zone
 from lightning_dpgen.data.tables.written_form import (
     ANY_DECIMAL,
     ANY_THOUSANDS,

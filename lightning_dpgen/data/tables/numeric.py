@@ -14,7 +14,7 @@ from lightning_dpgen.data.discovery.value_grid import ValueGrid
 from lightning_dpgen.data.tables.arrays import Misfit, shown
 from lightning_dpgen.data.tables.bins import Bins, Density
 from lightning_dpgen.data.tables.column import BadSchema, Beyond, Key, Modelled
-from lightning_dpgen.data.tables.likely_keys import with_likely_keys
+from lightning_dpgen.data.tables.likely_rows import with_likely_keys
 from lightning_dpgen.data.tables.scales import Scale
 
 # The keys that a column which is learned by its distance declares of the distance.
@@ -88,12 +88,7 @@ class Numeric(Modelled):
             Misfit: naming the first value that cannot be read.
         """
         numbers, absent = self.numbers(values, True, Counter())
-        return np.where(absent | np.isin(numbers, self._special), np.nan, numbers)
-
-    @property
-    def special_ticks(self) -> np.ndarray:
-        """The special values as ticks (special,), increasing."""
-        return self._special
+        return np.where(absent | np.isin(numbers, self.special_ticks), np.nan, numbers)
 
     def with_density(self, pieces: Sequence[Sequence[float]], noise: float) -> Numeric:
         """Return the same with the density that `find_values` has found on `grid`."""
@@ -117,7 +112,7 @@ class Numeric(Modelled):
         if self.scaled:
             return ["a number"]
         ranges = [f"{self._shown(a)} to {self._shown(b)}" if a < b else self._shown(a) for a, b in self._bins.ranges]
-        return ranges + [self._shown(tick) for tick in self._special.tolist()]
+        return ranges + [self._shown(tick) for tick in self.special_ticks.tolist()]
 
     @property
     def ordered(self) -> int:
@@ -136,7 +131,7 @@ class Numeric(Modelled):
     def ranges(self) -> list[tuple[int | float, int | float]]:
         if self.scaled:
             return [self.limits]
-        return [*self._bins.ranges, *((tick, tick) for tick in self._special.tolist())]
+        return [*self._bins.ranges, *((tick, tick) for tick in self.special_ticks.tolist())]
 
     def range_text(self, code: int) -> str:
         low, high = (self.scale.declared(tick) for tick in self.ranges[code])
@@ -203,7 +198,7 @@ class Numeric(Modelled):
 
     def _outside(self, ticks: np.ndarray) -> dict[str, np.ndarray]:
         """Return the ticks (n,) that lie below and above the bounds, where there are any, and are not special."""
-        bare = ~np.isin(ticks, self._special) if self.special else np.ones(len(ticks), bool)
+        bare = ~np.isin(ticks, self.special_ticks) if self.special else np.ones(len(ticks), bool)
         found = {BELOW: (ticks < self._low) & bare, ABOVE: (ticks > self._high) & bare}
         return {what: rows for what, rows in found.items() if rows.any()}
 
@@ -216,7 +211,8 @@ class Numeric(Modelled):
         return self.scale.tick(self.high)
 
     @cached_property
-    def _special(self) -> np.ndarray:
+    def special_ticks(self) -> np.ndarray:
+        """The special values as ticks (special,), increasing."""
         return np.array(sorted(map(self.scale.tick, self.special)), np.int64 if self.scale.whole else np.float64)
 
     @property

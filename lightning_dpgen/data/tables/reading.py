@@ -12,7 +12,6 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lightning_dpgen.common.nearest_word import nearest, suggest
 from lightning_dpgen.common.plain_text import listed
@@ -21,7 +20,7 @@ from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.reading import Numbering, Reading
 from lightning_dpgen.data.row_sample import SAMPLED, RowSample, SampledRows
-from lightning_dpgen.data.tables.arrays import BadValue, Misfit, plain
+from lightning_dpgen.data.tables.arrays import BadValue, Misfit, is_empty, plain
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.description import KEYS
@@ -139,11 +138,7 @@ def check_columns(source: Table, schema: TableSchema, person: str | None = None)
 
 
 def read_open_columns(
-    source: Table,
-    schema: TableSchema,
-    names: Sequence[str] | None = None,
-    *,
-    person: str | None = None,
+    source: Table, schema: TableSchema, names: Sequence[str] | None = None, *, person: str | None = None
 ) -> tuple[dict[str, np.ndarray | pa.ChunkedArray], list[pa.Array] | None]:
     """Read what is to be looked at privately, and the persons; see `read_open_rows`.
 
@@ -289,15 +284,7 @@ def _owners(values: pa.Array, name: str) -> pa.Array:
         values = plain(values)
     except Misfit as misfit:
         raise BadValue.of(name, misfit) from None
-    absent = without_person(values)
+    absent = is_empty(values)
     if absent.any():
         raise BadValue(name, int(absent.argmax()), "a value is missing: expected the person of each record")
     return values
-
-
-def without_person(values: pa.Array) -> np.ndarray:
-    """Mark the rows (n,) that do not say whose they are."""
-    absent = pc.is_null(values, nan_is_null=True)
-    if pa.types.is_string(values.type):
-        absent = pc.or_(absent, pc.equal(values.fill_null(""), ""))
-    return absent.to_numpy(zero_copy_only=False)

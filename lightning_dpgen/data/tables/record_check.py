@@ -16,16 +16,15 @@ import pyarrow.compute as pc
 from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.data.files.blocks import Block
 from lightning_dpgen.data.reading import REFUSE, check_outside
-from lightning_dpgen.data.tables.arrays import BadValue, Misfit, plain, shown
+from lightning_dpgen.data.tables.arrays import BadValue, Misfit, is_empty, plain, shown
 from lightning_dpgen.data.tables.categories import NOT_LISTED, Category
 from lightning_dpgen.data.tables.column import Beyond, Modelled, shortened
 from lightning_dpgen.data.tables.constraints import Constraint
-from lightning_dpgen.data.tables.localized import read_in_form
 from lightning_dpgen.data.tables.numeric import ABOVE, BELOW
-from lightning_dpgen.data.tables.reading import COMMENTED, Table, check_rows, with_person, without_person
+from lightning_dpgen.data.tables.reading import COMMENTED, Table, check_rows, with_person
 from lightning_dpgen.data.tables.schema import TableSchema, listed
 from lightning_dpgen.data.tables.schema_file import schema_of
-from lightning_dpgen.data.tables.sources import written_source
+from lightning_dpgen.data.tables.sources import read_in_form, written_source
 
 # The largest share of a column that may be moved, by default.
 MAX_MOVED = 0.05
@@ -103,24 +102,24 @@ class TableCheck:
         return [(name, share) for name, share in moved.items() if share > self.max_moved]
 
     def __str__(self) -> str:
-        said = [f"{say_count(self.rows, 'record')} (private, stays here)"]
-        said += [f"{COMMENTED}: {self.commented:,}"] * bool(self.commented)
+        lines = [f"{say_count(self.rows, 'record')} (private, stays here)"]
+        lines += [f"{COMMENTED}: {self.commented:,}"] * bool(self.commented)
         for one in self.findings[:_MOST_PRINTED]:
             to = "refused" if one.becomes is None else one.becomes if one.becomes == one.what else f"becomes {one.becomes}"
             held = ", ".join(one.examples or one.places)
-            said.append(f"{shortened(one.column)}: {one.what}: {one.count:,} ({one.share:.1%}), {to}: {held}")
-            said.append(f"    {one.places[0] + ': ' if one.becomes is None else ''}{one.cure}")
-        said += [
+            lines.append(f"{shortened(one.column)}: {one.what}: {one.count:,} ({one.share:.1%}), {to}: {held}")
+            lines.append(f"    {one.places[0] + ': ' if one.becomes is None else ''}{one.cure}")
+        lines += [
             f"{shortened(name)}: {share:.1%} would be moved, more than {self.max_moved:.1%}"
             for name, share in self.above[:_MOST_PRINTED]
         ]
         if len(self.findings) > _MOST_PRINTED:
             columns = len({one.column for one in self.findings})
             rest = len(self.findings) - _MOST_PRINTED
-            said.append(f"and {say_count(rest, 'finding')} more; {columns:,} columns and constraints have one")
-        said += [f"found privately, so what is moved is not known yet: {listed(list(self.unknown))}"] * bool(self.unknown)
+            lines.append(f"and {say_count(rest, 'finding')} more; {columns:,} columns and constraints have one")
+        lines += [f"found privately, so what is moved is not known yet: {listed(list(self.unknown))}"] * bool(self.unknown)
         nothing = "nothing would be refused or moved" if self.rows else "a training would be refused: it needs a record"
-        return "\n".join(said + [nothing] * (not self.findings))
+        return "\n".join(lines + [nothing] * (not self.findings))
 
     __repr__ = __str__
 
@@ -220,14 +219,14 @@ class _Look:
                 owners = plain(block.column(self.person))
             except Misfit as misfit:
                 raise BadValue.of(self.person, misfit) from None
-            self._note((self.person, OWNERLESS, "expected the person of each record"), without_person(owners), block)
+            self._note((self.person, OWNERLESS, "expected the person of each record"), is_empty(owners), block)
         if (self.schema.constraints or self.schema.rules.relatives) and whole.any():
             self._of_rules({name: values.filter(pa.array(whole)) for name, values in read.items()}, whole, block)
 
     def findings(self, outside: str) -> list[Finding]:
         """Return the faults that were noted, each refused or moved as its column says, or by the default `outside`."""
         columns, rules = {column.name: column for column in self.schema.recorded}, self.schema.rules
-        found = []
+        findings = []
         for (name, what, advice), fault in self._faults.items():
             becomes, cure = fault.becomes, advice
             if constraint := self._constraints.get(name):
@@ -240,9 +239,9 @@ class _Look:
             examples = [f"{shortened(value) if isinstance(value, str) else value} ({n:,})" for value, n in
                         fault.values.most_common(_SHOWN)]  # fmt: skip
             share = fault.rows / self.rows
-            found.append(Finding(name, what, fault.rows, share, becomes, tuple(examples), tuple(fault.places), cure))
+            findings.append(Finding(name, what, fault.rows, share, becomes, tuple(examples), tuple(fault.places), cure))
         order = {name: place for place, name in enumerate(columns)}
-        return sorted(found, key=lambda one: order.get(one.column, len(order)))
+        return sorted(findings, key=lambda one: order.get(one.column, len(order)))
 
     def _of_column(self, column: Modelled, block: Block, *, known: bool) -> tuple[pa.Array, np.ndarray]:
         """Note the faults of a column; return its values as programs write them, and which are refused in any case (n,).

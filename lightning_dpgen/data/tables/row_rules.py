@@ -325,7 +325,7 @@ class RowRules:
 
     def solved(self, cells: Cells) -> list[tuple[Comparison, str, np.ndarray]]:
         """Return the sums that are given where a part is not: the constraint, that part, and the rows (n,), each once."""
-        found = []
+        solvable = []
         for constraint in self._declared:
             others = self.derived.intersection(constraint.columns) - {constraint.derives} - set(cells)
             if not isinstance(constraint, Comparison) or constraint.derives not in cells or others:
@@ -336,9 +336,9 @@ class RowRules:
             for column in sorted(parts, key=lambda part: -part.scale.unit if part.scale.whole else -np.inf):
                 known = cells[column.name][0] if column.name in cells else np.zeros(len(left), bool)
                 if column.name not in self.derived and (left & ~known).any():
-                    found.append((constraint, column.name, left & ~known))
+                    solvable.append((constraint, column.name, left & ~known))
                     left = left & known
-        return found
+        return solvable
 
     def kept(self, values: pa.RecordBatch, known: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
         """Mark the synthetic rows (n,) that keep all constraints.
@@ -537,20 +537,20 @@ def _names(constraints: Sequence[Constraint]) -> list[str]:
 
 def _needed(constraints: Sequence[Constraint], is_kept: Callable[[Sequence[Constraint]], bool]) -> list[Constraint]:
     """Return few of the constraints, among which the same is wrong as among all."""
-    found = list(constraints)
+    needed = list(constraints)
     # Halves are left out first, then single ones, each of which takes a while.
-    size, looked = len(found), 0
+    size, looked = len(needed), 0
     while size and looked < _MOST_TRIALS:
         size = size // 2 if size > 1 else 0
         step, place = max(size, 1), 0
-        while place < len(found) and len(found) > 1 and looked < _MOST_TRIALS:
-            rest = found[:place] + found[place + step :]
+        while place < len(needed) and len(needed) > 1 and looked < _MOST_TRIALS:
+            rest = needed[:place] + needed[place + step :]
             looked += 1
             if rest and not is_kept(rest):
-                found = rest
+                needed = rest
             else:
                 place += step
-    return found
+    return needed
 
 
 def _made_up(column: Modelled, values: ValueSet, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

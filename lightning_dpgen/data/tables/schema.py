@@ -23,13 +23,13 @@ from lightning_dpgen.data.tables.arrays import BadValue, Misfit
 from lightning_dpgen.data.tables.categories import MANY, Category
 from lightning_dpgen.data.tables.column import BadParts, BadSchema, Column, Key, Modelled, shortened
 from lightning_dpgen.data.tables.column_types import holds, named_types
+from lightning_dpgen.data.tables.description import Dropped, Fake
 from lightning_dpgen.data.tables.descriptions import TableKeys, column_of
 from lightning_dpgen.data.tables.grouped import choices_of
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import RELATIVE_TO, Relative, ticks_of
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, Cells, RowRules
 from lightning_dpgen.data.tables.search import Search
-from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
 from lightning_dpgen.data.tables.value_set import value_set
 from lightning_dpgen.data.tables.written_form import NumberForm, WrittenForm, problem_of_signs
 

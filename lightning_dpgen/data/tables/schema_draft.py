@@ -16,41 +16,42 @@ import pyarrow.compute as pc
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.delimited import Skipped, default_separator, header_of
-from lightning_dpgen.data.files.folder import FolderRows
 from lightning_dpgen.data.files.kinds import TEXT, WORKBOOK
-from lightning_dpgen.data.files.parquet import ParquetRows
+from lightning_dpgen.data.files.parquet import FolderRows, ParquetRows
 from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.files.text import UTF8, bare_name
 from lightning_dpgen.data.files.values import Nested
 from lightning_dpgen.data.files.workbook import WorkbookRows
-from lightning_dpgen.data.names import plain
-from lightning_dpgen.data.numbers import texts_of
-from lightning_dpgen.data.tables.datetimes import MOMENTS, Datetimes, is_zone
+from lightning_dpgen.data.names import plain, texts_of
 from lightning_dpgen.data.tables.descriptions import KINDS
 from lightning_dpgen.data.tables.likely_form import (
     TRUTH,
+    example_of,
     has_same_decimals,
     holds_thousands,
     likely_charset,
     likely_code,
     likely_decimals,
-    likely_quotes,
-    likely_signs,
-    likely_words,
-    reads,
-)
-from lightning_dpgen.data.tables.likely_moments import (
-    example_of,
     likely_digits,
     likely_iso_format,
     likely_moments,
     likely_numbers,
+    likely_quotes,
+    likely_signs,
     likely_two,
+    likely_words,
+    reads,
 )
-from lightning_dpgen.data.tables.likely_rows import likely_rows, title_rows
-from lightning_dpgen.data.tables.likely_units import Amounts, is_missing_word, likely_amounts, several_units
+from lightning_dpgen.data.tables.likely_rows import (
+    Amounts,
+    is_missing_word,
+    likely_amounts,
+    likely_rows,
+    several_units,
+    title_rows,
+)
 from lightning_dpgen.data.tables.moment_form import MomentForm
-from lightning_dpgen.data.tables.scales import Decimals, Integers, Scale
+from lightning_dpgen.data.tables.scales import MOMENTS, Datetimes, Decimals, Integers, Scale, is_zone
 from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
 from lightning_dpgen.data.tables.sources import check_kind
 from lightning_dpgen.data.tables.written_form import NEEDED, NumberForm
@@ -100,11 +101,7 @@ _ROWS = 1000
 _MOST_NAMED = 6
 # A person fills in a draft column by column.
 _MOST_COLUMNS = 20_000
-_TESTS: dict[str, Scale] = {
-    "integer": Integers(),
-    "number": Decimals(),
-    **MOMENTS,
-}
+_TESTS: dict[str, Scale] = {"integer": Integers(), "number": Decimals(), **MOMENTS}
 
 
 @dataclass(frozen=True)

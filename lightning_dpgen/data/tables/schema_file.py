@@ -399,17 +399,17 @@ def _parsed(text: str, source: str, key: str = "columns") -> tuple[yaml.MappingN
 
 def _lines(root: yaml.MappingNode) -> dict[tuple[str | None, str | None], int]:
     """Return the line of each column and key, as `BadSchema` names them, and of each part of a list or a mapping."""
-    found: dict[tuple[str | None, str | None], int] = {}
+    lines: dict[tuple[str | None, str | None], int] = {}
     for key, value in root.value:
-        found[None, key.value] = key.start_mark.line + 1
+        lines[None, key.value] = key.start_mark.line + 1
         if key.value != "columns":
             for part in value.value if isinstance(value, yaml.CollectionNode) else ():
                 one = part[0] if isinstance(part, tuple) else part
-                found[key.value, str(one.value)] = one.start_mark.line + 1
+                lines[key.value, str(one.value)] = one.start_mark.line + 1
             continue
         for name, described in value.value:
-            found[name.value, None] = name.start_mark.line + 1
+            lines[name.value, None] = name.start_mark.line + 1
             if isinstance(described, yaml.MappingNode):
                 for inner, content in described.value:
-                    found[name.value, inner.value] = content.start_mark.line + 1
-    return found
+                    lines[name.value, inner.value] = content.start_mark.line + 1
+    return lines

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.discovery.value_grid import FOUND_LEVELS, Leaves, ValueGrid
-from lightning_dpgen.data.numbers import texts_of
+from lightning_dpgen.data.names import texts_of
 from lightning_dpgen.data.reading import CLAMP
 from lightning_dpgen.data.tables.arrays import Misfit, plain
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import BadSchema, Column, Modelled, is_text
 from lightning_dpgen.data.tables.description import KEYS, ColumnDescription
-from lightning_dpgen.data.tables.likely_keys import with_likely_keys
+from lightning_dpgen.data.tables.likely_rows import with_likely_keys
 from lightning_dpgen.data.tables.moment_form import LAST_YEAR, MomentForm
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.scales import LARGEST, LARGEST_WHOLE, Scale

@@ -8,31 +8,108 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.errors import MissingData
-from lightning_dpgen.data.files.blocks import RowSource
+from lightning_dpgen.data.files.blocks import RowSource, WrappedRows
 from lightning_dpgen.data.files.delimited import DelimitedText
-from lightning_dpgen.data.files.folder import FileRows, FolderRows
 from lightning_dpgen.data.files.formulas import begins_with_sign, doubtful, known_again
 from lightning_dpgen.data.files.kinds import PARQUET, is_known, unknown
+from lightning_dpgen.data.files.parquet import FileRows, FolderRows
 from lightning_dpgen.data.files.rows import rows_of
-from lightning_dpgen.data.files.text import check_there
-from lightning_dpgen.data.files.text_ranges import WHOLE, TextRange
+from lightning_dpgen.data.files.text import WHOLE, MissingData, TextRange, check_there
+from lightning_dpgen.data.names import are_numbers, plain
+from lightning_dpgen.data.tables.arrays import Misfit, shown
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Column, shortened
-from lightning_dpgen.data.tables.localized import Localized
+from lightning_dpgen.data.tables.likely_rows import likely_advice
+from lightning_dpgen.data.tables.moment_form import MomentForm
+from lightning_dpgen.data.tables.scales import MOMENTS
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.written_form import WrittenForm
 from lightning_dpgen.sampling.errors import BadRecords
+
+
+class LocalizingSource(WrappedRows):
+    """A source in which some columns have a declared form, where they are text.
+
+    Args:
+        rows: as the file holds them.
+        forms: the form of each of these columns.
+        missing: the texts that stand for a missing value in each of them, which have no form.
+    """
+
+    def __init__(self, rows: RowSource, forms: Mapping[str, WrittenForm], missing: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__(rows, rows.columns)
+        self._forms, self._missing = forms, missing
+
+    def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
+        done = 0
+        for batch in self._rows.batches(columns):
+            arrays = []
+            for name, column in zip(columns, batch.columns, strict=True):
+                try:
+                    arrays.append(self._read(name, column))
+                except Misfit as misfit:
+                    where = f"{self.where}, {self.place(done + misfit.row)}: column {shortened(name)}"
+                    raise BadRecords(f"{where}: {misfit.problem}; {misfit.advice}") from None
+            yield pa.record_batch(arrays, names=columns)
+            done += batch.num_rows
+
+    def _read(self, name: str, column: pa.Array) -> pa.Array:
+        form = self._forms.get(name)
+        return column if form is None else read_in_form(column, form, self._missing.get(name, ()))
+
+
+def read_in_form(column: pa.Array, form: WrittenForm, missing: Sequence[str]) -> pa.Array:
+    """Return values whose texts have a declared form as all programs write them; those that are no text stay as they are.
+
+    Args:
+        missing: the texts that stand for a missing value, which have no form.
+
+    Raises:
+        Misfit: naming the first text of another form.
+    """
+    values = plain(column)
+    if isinstance(form, MomentForm) and are_numbers(values.type):
+        # Programs take dates of digits alone for numbers.
+        values = form.of_numbers(values)
+    if not pa.types.is_string(values.type):
+        return column
+    absent = pc.or_(pc.is_null(values), pc.is_in(values, pa.array(["", *missing], pa.string())))
+    texts = values.fill_null("")
+    present = ~absent.to_numpy(zero_copy_only=False)
+    wrong = present & ~form.fits(texts)
+    if wrong.any():
+        raise _refusal(form, values, int(np.argmax(wrong)))
+    read = form.read(texts)
+    if isinstance(form, MomentForm):
+        # A day that there is not, such as the 31st of February, is told as it stands in the file.
+        rows = np.flatnonzero(present)
+        try:
+            MOMENTS[form.kind].ticks(read.filter(pa.array(present)))
+        except Misfit as misfit:
+            raise _refusal(form, values, misfit.moved(rows).row) from None
+    return pc.if_else(absent, values, read)
+
+
+def _refusal(form: WrittenForm, values: pa.Array, row: int) -> Misfit:
+    """Return the refusal of a text that has not the declared form."""
+    kinds = (form.kind,) if isinstance(form, MomentForm) else ("integer", "number")
+    advice = likely_advice(values[row].as_py(), *kinds)
+    likely = f"; {advice}" if advice else ""
+    problem = f"{shown(values, row)}: expected {form.declared}, as the schema declares, such as {form.example}"
+    return Misfit(row, problem, f"correct the value or the schema{likely}")
+
 
 # The question where one column stands in the place of several, and signs that may then be the separator of a file.
 OTHER_SEPARATOR = "; is it another separator than the schema's?"
 _SEPARATORS = re.compile(r"[,;|\t]")
 
 
-class Unescaped(RowSource):
+class UnescapingSource(WrappedRows):
     """A file of text in which what was escaped for spreadsheets (`data.files.formulas`) is known again.
 
     Args:
@@ -48,18 +125,15 @@ class Unescaped(RowSource):
             # A text that is known in both forms is the escaped one, unless a name in the header is not escaped.
             self._escaped = not pc.any(begins_with_sign(header)).as_py()
             names = known_again(header, pa.array(list(listed), pa.string()), escaped=self._escaped).to_pylist()
-        super().__init__(rows.where, names)
-        self._rows, self._listed, self.unnamed = rows, listed, rows.unnamed
+        super().__init__(rows, names)
+        self._listed = listed
         self._in_file = dict(zip(names, rows.columns, strict=True))
 
     def ranges(self, columns: Sequence[str]) -> list[TextRange]:
         # All rows decide whether texts that may be escaped are.
         return [WHOLE] if any(map(len, self._both(columns).values())) else self._rows.ranges(columns)
 
-    def commented(self) -> int:
-        return self._rows.commented()
-
-    def within(self, part: TextRange) -> Unescaped:
+    def within(self, part: TextRange) -> UnescapingSource:
         rows = copy.copy(self)
         rows._rows = self._rows.within(part)
         return rows
@@ -76,12 +150,6 @@ class Unescaped(RowSource):
                 texts = self._listed.get(name)
                 arrays.append(column if texts is None else known_again(column, texts, escaped=self._escaped))
             yield pa.record_batch(arrays, names=columns)
-
-    def place(self, row: int) -> str:
-        return self._rows.place(row)
-
-    def advice_on(self, names: Collection[str]) -> str:
-        return self._rows.advice_on(names)
 
     def _both(self, columns: Sequence[str]) -> dict[str, pa.Array]:
         """Return the texts of columns that are declared with an apostrophe before them and without."""
@@ -180,7 +248,7 @@ def localized(rows: RowSource, schema: TableSchema) -> RowSource:
     if not schema.forms:
         return rows
     missing = {column.name: column.missing_values for column in schema.recorded if column.missing}
-    return Localized(rows, schema.forms, missing)
+    return LocalizingSource(rows, schema.forms, missing)
 
 
 def _folder(path: Path, schema: TableSchema) -> FolderRows:
@@ -189,21 +257,13 @@ def _folder(path: Path, schema: TableSchema) -> FolderRows:
 
 def _one_source(source: Any, schema: TableSchema) -> RowSource:
     columns = [column.name for column in schema.columns]
+    names = None if schema.header else columns
     rows = rows_of(
-        source,
-        None if schema.header else columns,
-        schema.separator,
-        table=schema.table,
-        keys=columns,
-        strip=schema.strip,
-        skip_empty=True,
-        headless="header: false in its schema",
-        charset=schema.charset,
-        skip_rows=schema.skip_rows,
-        comment=schema.comment,
-    )
+        source, names, schema.separator, table=schema.table, keys=columns, strip=schema.strip, skip_empty=True,
+        headless="header: false in its schema", charset=schema.charset, skip_rows=schema.skip_rows, comment=schema.comment,
+    )  # fmt: skip
     if isinstance(rows, DelimitedText):
-        return Unescaped(rows, {column.name: _listed(column) for column in schema.columns})
+        return UnescapingSource(rows, {column.name: _listed(column) for column in schema.columns})
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Records of a table by their values, as a file holds them, before a model's bins hide anything."""
+"""Records of a table by their values, before bins hide anything; values drawn again where they break a constraint."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.constraints import Rows
+from lightning_dpgen.data.tables.given import GivenRows
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
 
@@ -156,3 +157,46 @@ def _choices(values: np.ndarray, named: np.ndarray, is_label: bool) -> tuple[np.
 
 def _stacked(columns: list[np.ndarray], n: int, kind: np.dtype) -> np.ndarray:
     return np.stack(columns, axis=1).astype(kind, copy=False) if columns else np.zeros((n, 0), kind)
+
+
+# The values of records that break a constraint are drawn again at most so often, and only while that mends any of them,
+# before the records are.
+_VALUES = 10
+
+
+def draw_kept_values(
+    schema: TableSchema, encoded: Encoded, random: np.random.Generator, given: GivenRows | None = None
+) -> tuple[pa.RecordBatch, np.ndarray]:
+    """Draw the values of records, again where they break a constraint; return them, and which (n,) keep all.
+
+    Choices are learned from records that keep the constraints, so they are more to be trusted than values within a bin.
+
+    Args:
+        given: rows whose given cells stand in the place of drawn ones.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
+        >>> column = "{type: integer, low: 0, high: 19, bins: 2}"
+        >>> schema = parse_schema(f"{{columns: {{a: {column}, b: {column}}}, constraints: [a <= b]}}")
+        >>> encoded = Encoded(np.zeros((100, 0), np.float32), np.zeros((100, 2), np.uint8))
+        >>> values, kept = draw_kept_values(schema, encoded, np.random.default_rng(0))
+        >>> int(kept.sum()) > 95, int(schema.rules.kept(schema.values(encoded, np.random.default_rng(0))).sum()) < 70
+        (True, True)
+    """
+    cells, known = ({}, None) if given is None else (given.cells, given.known)
+    values = schema.values(encoded, random, cells)
+    kept = schema.rules.kept(values, known)
+    for _ in range(_VALUES if schema.rules.restrict else 0):
+        again = np.flatnonzero(~kept)
+        if not len(again):
+            break
+        some = None if given is None else given[again]
+        drawn = schema.values(encoded[again], random, {} if some is None else some.cells)
+        fine = schema.rules.kept(drawn, None if some is None else some.known)
+        if not fine.any():
+            break
+        order = np.arange(len(kept))
+        order[again[fine]] = len(kept) + np.flatnonzero(fine)
+        values = pa.Table.from_batches([values, drawn]).take(pa.array(order)).combine_chunks().to_batches()[0]
+        kept[again[fine]] = True
+    return values, kept

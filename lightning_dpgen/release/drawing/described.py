@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.data.conditions import quoted_name
-from lightning_dpgen.data.kinds import kind_of
-from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.schema import Schema, kind_of
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Column, Modelled
+from lightning_dpgen.data.tables.description import Dropped, Fake
 from lightning_dpgen.data.tables.grouped import Grouped
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative
-from lightning_dpgen.data.tables.unmodelled import Dropped, Fake
 from lightning_dpgen.measure.first_draw import FirstDraw
 from lightning_dpgen.release.pages.text import joined, listed, printable, value_text
 

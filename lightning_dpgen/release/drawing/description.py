@@ -9,8 +9,7 @@ from typing import Any
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.conditions import Condition, Where, conditions_of
-from lightning_dpgen.data.kinds import kind_named, kinds
-from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.schema import Schema, kind_named, kinds
 from lightning_dpgen.release.drawing.opened import check_ordinary, read_json_file
 from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease
 

@@ -15,8 +15,8 @@ from lightning_dpgen.data.conditions import Condition
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.given import GivenRows
-from lightning_dpgen.data.tables.kept_values import draw_kept_values
 from lightning_dpgen.data.tables.value_set import ValueSet
+from lightning_dpgen.data.tables.values import draw_kept_values
 from lightning_dpgen.models.conditional import ConditionalSampler, is_conditional
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.drawing.description import balanced_group

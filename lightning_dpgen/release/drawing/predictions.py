@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.data.files.database import DatabaseQuery
-from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.schema_difference import first_difference
+from lightning_dpgen.data.schema import Schema, first_difference, kind_of
 from lightning_dpgen.models.labelled import LabelledNetwork, without_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE

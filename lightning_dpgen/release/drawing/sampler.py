@@ -18,10 +18,9 @@ from safetensors import SafetensorError
 from lightning_dpgen.common import pace
 from lightning_dpgen.common.number_arguments import read_whole
 from lightning_dpgen.data.conditions import Where, in_words
-from lightning_dpgen.data.kinds import kind_of
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.schema import Schema, kind_of
 from lightning_dpgen.data.tables.given import GivenRows
 from lightning_dpgen.data.tables.reading import Table
 from lightning_dpgen.models.mixture import GenerativeNetwork, Mixture

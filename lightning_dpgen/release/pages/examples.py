@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from lightning_dpgen.data.kinds import kind_of
-from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.schema import Schema, kind_of
 
 # The categories of the Hub for the size of a data set, of up to three digits, four and so on.
 _SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B")

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from lightning_dpgen.common.folders import owner_only
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.metrics.measure import Plot, meaning, measures_of, shown
-from lightning_dpgen.metrics.numeric_summaries import FIGURES, Summary
+from lightning_dpgen.metrics.summaries import FIGURES, Summary
 from lightning_dpgen.release.pages import private_plots as plots
 from lightning_dpgen.release.pages.report import environment
 from lightning_dpgen.release.pages.text import printable

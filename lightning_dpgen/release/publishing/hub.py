@@ -20,7 +20,7 @@ import yaml
 
 from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.common.passwords import without_passwords
-from lightning_dpgen.data.files.extras import needs
+from lightning_dpgen.data.files.kinds import needs
 from lightning_dpgen.privacy.ledger import FILE_NAME
 from lightning_dpgen.privacy.software import installed_version
 from lightning_dpgen.release.bounds import MOST_FILES, check_written

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lightning_dpgen.common.passwords import without_passwords
 from lightning_dpgen.data.files.database import described_error, engine_of
-from lightning_dpgen.data.files.table_choice import quoted
+from lightning_dpgen.data.files.kinds import quoted
 from lightning_dpgen.data.tables.written_form import with_offset
 from lightning_dpgen.sampling.errors import BadRecords
 

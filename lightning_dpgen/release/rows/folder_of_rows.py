@@ -26,7 +26,7 @@ import torch
 from lightning_dpgen.common import pace
 from lightning_dpgen.common.folders import sync_folder
 from lightning_dpgen.data.files.kinds import PARQUET
-from lightning_dpgen.data.kinds import kind_of
+from lightning_dpgen.data.schema import kind_of
 from lightning_dpgen.privacy.software import installed_version
 from lightning_dpgen.release.drawing.draws import LARGEST_BLOCK
 from lightning_dpgen.release.drawing.opened import file_hash

@@ -16,9 +16,8 @@ import pyarrow.parquet
 
 from lightning_dpgen.data.baskets.form import LINES
 from lightning_dpgen.data.files.delimited import default_separator
-from lightning_dpgen.data.files.extras import needs
 from lightning_dpgen.data.files.formulas import escaped, escaped_name
-from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
+from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK, needs
 from lightning_dpgen.data.tables.moment_form import MomentForm
 from lightning_dpgen.data.tables.written_form import NEEDED, OF_ALL, NumberForm, WrittenForm, parts_of_unit
 from lightning_dpgen.release.rows.as_read import AsRead

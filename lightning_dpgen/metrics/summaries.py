@@ -1,4 +1,7 @@
-"""Columns of numbers in a few figures of real and of synthetic values, and dates that are out of order. Private."""
+"""Columns of numbers in a few figures, and in bins at quantiles of records, which flatter no model.
+
+Figures and bins of real records are private; those of synthetic records are public.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightning_dpgen.data.conditions import quoted_name
-from lightning_dpgen.data.tables.datetimes import RESOLUTIONS
+from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.scales import RESOLUTIONS
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.measure import ROWS_OF_TABLES, TABLE, Result, register
 
@@ -193,7 +197,7 @@ def orders(real: TableValues, synthetic: TableValues) -> list[Order]:
     seconds = np.array([_seconds(column) for column in real.of_numbers if column.type in _DATED][:_DATES])
     sides = [ordinary(side)[:, dated] * seconds for side in (synthetic, real)]
     names = [real.of_numbers[place].name for place in dated]
-    found = []
+    pairs = []
     for a, b in itertools.combinations(range(len(dated)), 2):
         apart = [side[:, a] - side[:, b] for side in sides]
         apart = [lengths[~np.isnan(lengths)] for lengths in apart]
@@ -207,8 +211,8 @@ def orders(real: TableValues, synthetic: TableValues) -> list[Order]:
         likely = [(share * len(of) + 1.0) / (len(of) + 2.0) for share, of in zip(shares, apart, strict=True)]
         error = math.sqrt(sum(p * (1.0 - p) / len(of) for p, of in zip(likely, apart, strict=True)))
         far = abs(shares[0] - shares[1]) > max(_FAR, _ERRORS * error)
-        found.append(Order(names[first], names[second], *shares, far))
-    return sorted(found, key=lambda order: -abs(order.synthetic - order.real))[:_PAIRS]
+        pairs.append(Order(names[first], names[second], *shares, far))
+    return sorted(pairs, key=lambda order: -abs(order.synthetic - order.real))[:_PAIRS]
 
 
 @register(TABLE, section=ROWS_OF_TABLES, place=42, better="target")
@@ -218,3 +222,99 @@ def _order_dates(sides: TableSides) -> Result:
         {order.score: getattr(order, side) for order in found} for side in ("synthetic", "real")[: len(sides.compared)]
     ]
     return Result(*scores, remarks={"order of dates": [order.text for order in found if order.far]})
+
+
+# Bins of a column, but for single values that have one of their own.
+BINS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class QuantileBins:
+    """Bins of one column of numbers, as private as the values that they are made of.
+
+    A value that at least one record in `BINS` has is a bin of its own, wherever it lies. The others are cut at their
+    quantiles. Missing values are the last bin.
+
+    Args:
+        single: (s,) the values that have a bin of their own, increasing.
+        least: the least of the other values; NaN without any.
+        starts: (b,) the least value of each bin of others after the first, increasing.
+
+    Example:
+        >>> bins = QuantileBins.of(np.array([0.0] * 80 + list(range(1, 21))), bins=4)
+        >>> bins.single.tolist(), bins.starts.tolist()
+        ([0.0], [6.0, 11.0, 16.0])
+        >>> bins.codes(np.array([0.0, 0.5, 7.0, 99.0, np.nan])).tolist()
+        [0, 1, 2, 4, 5]
+    """
+
+    single: np.ndarray
+    least: float
+    starts: np.ndarray
+
+    @classmethod
+    def of(cls, values: np.ndarray, bins: int = BINS) -> QuantileBins:
+        """Cut values (n,), NaN where missing."""
+        present = values[~np.isnan(values)]
+        different, counts = np.unique(present, return_counts=True)
+        often = counts * bins >= max(1, len(present))
+        rest = np.sort(present[np.isin(present, different[~often])])
+        places = np.arange(1, bins) * len(rest) // bins
+        if not len(rest):
+            return cls(different[often], np.nan, rest)
+        starts = np.unique(rest[places])
+        # The first bin holds the least of them.
+        return cls(different[often], float(rest[0]), starts[starts > rest[0]])
+
+    @property
+    def count(self) -> int:
+        """The number of bins, that of missing values included."""
+        return len(self.single) + len(self.starts) + 2
+
+    def codes(self, values: np.ndarray) -> np.ndarray:
+        """Return the bin (n,) of each value: single values, then the others, then missing."""
+        found = len(self.single) + np.searchsorted(self.starts, values, "right")
+        if len(self.single):
+            near = np.minimum(np.searchsorted(self.single, values), len(self.single) - 1)
+            found = np.where(self.single[near] == values, near, found)
+        return np.where(np.isnan(values), self.count - 1, found)
+
+    def names(self, column: Numeric) -> list[str]:
+        """Return the names of the bins, as the column writes its values."""
+        return [_shown(column, value) for value in self.single] + self._ranges(column) + ["missing"]
+
+    def _ranges(self, column: Numeric) -> list[str]:
+        if not len(self.starts):
+            return ["others"]
+        # A bin of whole numbers ends at the last one in it.
+        ends = [_shown(column, value - column.scale.whole) for value in self.starts]
+        starts = [_shown(column, value) for value in self.starts]
+        between = [start if start == end else f"{start} to {end}" for start, end in zip(starts, ends[1:], strict=False)]
+        return [f"up to {ends[0]}", *between, f"{starts[-1]} or more"]
+
+    def order(self) -> np.ndarray:
+        """Return the bins in the order of their values: single ones among the others, missing last."""
+        return np.argsort(np.concatenate([self.single, [self.least], self.starts, [np.inf]]), kind="stable")
+
+
+def _shown(column: Numeric, tick: float) -> str:
+    value = column.scale.declared(round(tick) if column.scale.whole else tick)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def quantile_bins(records: TableValues) -> dict[str, QuantileBins]:
+    """Return the bins of each column of numbers."""
+    return {column.name: QuantileBins.of(records.column(column.name)) for column in records.of_numbers}
+
+
+def binned(values: TableValues, bins: dict[str, QuantileBins]) -> tuple[Encoded, Layout]:
+    """Return the columns of a table as one group each, in the order of the schema, numbers in these bins."""
+    codes, sizes = [], []
+    for column in values.schema.recorded:
+        found = values.column(column.name)
+        known = bins.get(column.name)
+        codes.append(found if known is None else known.codes(found))
+        sizes.append(column.present + column.missing if known is None else known.count)
+    kind = smallest_integer(max(sizes) - 1)
+    encoded = Encoded(np.zeros((len(values), 0), np.float32), np.stack(codes, axis=1).astype(kind))
+    return encoded, Layout(0, None, tuple(sizes))

@@ -1,4 +1,4 @@
-"""The release that a network starts from: its data are declared public, by name, and the network takes its sizes."""
+"""The release that a network starts from, its data declared public by name; public records at which a split starts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+import torch
+
+from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.data.declarations import shown
-from lightning_dpgen.data.schema import Schema
-from lightning_dpgen.data.schema_difference import first_difference
+from lightning_dpgen.data.schema import Schema, first_difference
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Column
 from lightning_dpgen.data.tables.grouped import Grouped
@@ -24,8 +27,7 @@ from lightning_dpgen.release.drawing.model_files import weights_digest
 from lightning_dpgen.release.drawing.opened import file_hash
 from lightning_dpgen.release.drawing.sampler import Release, load_release
 from lightning_dpgen.release.files import CERTIFICATE, MODEL, WEIGHTS, NotARelease, read_certificate, release_folder
-from lightning_dpgen.specs.autoencoder import VAESpec
-from lightning_dpgen.specs.network import NetworkSpec
+from lightning_dpgen.specs.network import NetworkSpec, VAESpec
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -70,7 +72,7 @@ def read_initial(spec: RunSpec) -> InitialNetwork | None:
     model = spec.model
     if not isinstance(model, NetworkSpec) or model.init is None:
         return None
-    folder, said = release_folder(model.init), f"model.init={model.init}"
+    folder, setting = release_folder(model.init), f"model.init={model.init}"
     try:
         release = load_release(folder)
         if isinstance(release, Release):
@@ -78,22 +80,22 @@ def read_initial(spec: RunSpec) -> InitialNetwork | None:
             release.encoded(100, seed=0)
         certificate = read_certificate(folder) if (folder / CERTIFICATE).exists() else None
     except NotARelease as error:
-        raise UsageError(f"{said}: {error}") from None
+        raise UsageError(f"{setting}: {error}") from None
     except OSError as error:
-        raise UsageError(f"{said}: {error.strerror}; expected the folder of a release") from None
+        raise UsageError(f"{setting}: {error.strerror}; expected the folder of a release") from None
     # A label on top of a network has no part in its training.
     kind = type(without_label(release.mixture.network)) if isinstance(release, Release) else None
     if kind is not TRAINED[model.name]:
         is_of = next((name for name, network in TRAINED.items() if network is kind), None)
         found = "no network" if is_of is None else f"a network of model={is_of}"
-        raise UsageError(f"{said}: holds {found}; expected one of model={model.name}")
+        raise UsageError(f"{setting}: holds {found}; expected one of model={model.name}")
     if certificate is not None:
-        _check_certificate(certificate, folder, said)
+        _check_certificate(certificate, folder, setting)
     # A model that does not say otherwise is of protected data, also where its certificate is lost.
     if release.private or (certificate is not None and certificate["private"]):
         raise UsageError(
-            f"{said}: its model or its certificate says that its data are private, so they cannot be declared public, and "
-            "no certificate would state its cost; expected a network of public data, trained with privacy=off"
+            f"{setting}: its model or its certificate says that its data are private, so they cannot be declared public, "
+            "and no certificate would state its cost; expected a network of public data, trained with privacy=off"
         )
     return InitialNetwork(model.init_public, release.mixture)
 
@@ -187,3 +189,30 @@ def check_records(spec: RunSpec, initial: InitialNetwork, schema: Schema, open_p
         )
     if (difference := first_difference(schema, initial.mixture.network.schema)) is not None:
         raise UsageError(f"{said}: is of other records ({difference}); expected the same description of a record")
+
+
+ENDING = ".npy"
+
+
+def read_centres(path: str, k: int, width: int) -> torch.Tensor:
+    """Return (k, width) float32 public records.
+
+    Raises:
+        UsageError: if there is no such file, or it holds something else.
+    """
+    expected = f"expected ({k}, {width:,}) numbers from 0 to 1, a public record for each of split.k clusters"
+    file = place_of(path)
+    if not file.is_file():
+        raise UsageError(f"split.start={path}: there is no such file; {expected}")
+    try:
+        centres = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        raise UsageError(f"split.start={path}: is not a numpy array; {expected}") from None
+    if not isinstance(centres, np.ndarray) or centres.dtype.kind not in "buif":
+        raise UsageError(f"split.start={path}: does not hold numbers; {expected}")
+    if centres.shape != (k, width):
+        raise UsageError(f"split.start={path}: has shape {centres.shape}; {expected}")
+    # NaN fails too.
+    if not ((centres >= 0) & (centres <= 1)).all():
+        raise UsageError(f"split.start={path}: holds NaN, or numbers below 0 or above 1; {expected}")
+    return torch.from_numpy(centres.astype(np.float32))
