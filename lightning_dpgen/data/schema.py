@@ -27,7 +27,7 @@ class Schema(ABC):
 
     Each kind of records has a class of its own, beside the readers of its files. Everything in it is declared. What tables,
     series or pictures alone have is empty here, so that the code that learns and draws asks for a property, never for a
-    class; what else differs between kinds is in `data.kinds.Kind`.
+    class; what else differs between kinds is in `kinds.kind.Kind`.
 
     Attributes:
         kind: its name in `as_json`.

@@ -14,7 +14,7 @@ from lightning_dpgen.data.schema import Schema
 class Kind(ABC):
     """All in which one kind of records differs from others; what is not overridden does for records of any kind.
 
-    A kind is made once and registered (`data.kinds.register_kind`); a release is read by the kind that its schema names.
+    A kind is made once and registered (`data.schema.register_kind`); a release is read by the kind that its schema names.
     Methods import what is slow themselves, so that a mistake in a setting waits for no library.
 
     Attributes:

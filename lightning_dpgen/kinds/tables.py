@@ -34,7 +34,7 @@ from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.data.tables.sources import declared_types
 from lightning_dpgen.kinds.kind import Kind
 from lightning_dpgen.passes.table_blocks import TableBlocks
-from lightning_dpgen.specs.data import DataSpec, PublicTableSpec, TableSpec
+from lightning_dpgen.specs.data import PublicTableSpec, TableSpec
 from lightning_dpgen.specs.defaults import FEWEST_BINS
 from lightning_dpgen.specs.source import PublicSource, Source, abbreviate
 from lightning_dpgen.specs.usage_error import UsageError
@@ -42,26 +42,6 @@ from lightning_dpgen.specs.usage_error import UsageError
 if TYPE_CHECKING:
     from lightning_dpgen.passes.column_counts import ColumnCounts
     from lightning_dpgen.passes.encoded_blocks import EncodedBlockStore
-
-
-def table_parts(schema: TableSchema, spec: DataSpec) -> dict[str, Part]:
-    """Return what is to be found of the columns of a table, by their names."""
-    rows, parts = spec.most_rows, {}
-    for column in schema.open:
-        bounds = column.find == BOUNDS
-        # A label has a choice for each value.
-        bought = bounds and spec.share_of_values is not None and column.declared.undecided and column.name != schema.label
-        parts[column.name] = Part(column.find, rows, bounds and column.scale.whole, column=column if bought else None)
-    if spec.share_of_values is None:
-        return parts
-    # The default number of bins is not known before n is.
-    looked_at = [*schema.undecided(spec.bins or FEWEST_BINS), *schema.of_many_values]
-    return parts | {column.name: Part(VALUES, rows, grid=column.grid) for column in looked_at}
-
-
-def fill_parts(schema: TableSchema, found: Mapping[str, Any] | None) -> TableSchema:
-    """Return the schema with what was found; before anything was, with anything in its place."""
-    return schema.filled(found or {column.name: [0, 1] if column.find == BOUNDS else ["a"] for column in schema.open})
 
 
 def with_common(schema: TableSchema, parts: Mapping[str, Part], most: float) -> TableSchema:
@@ -79,24 +59,6 @@ def with_common(schema: TableSchema, parts: Mapping[str, Part], most: float) -> 
     return schema.filled(found)
 
 
-def found_in_words(schema: TableSchema, found: Mapping[str, Any]) -> dict[str, str]:
-    """Return in words what was found of each column."""
-    columns = {column.name: column for column in schema.open}
-    texts = {}
-    for name, value in found.items():
-        parts = []
-        if name in columns:
-            about = columns[name].complete(value)
-            bounds = columns[name].find == BOUNDS
-            parts.append(f"from {about.low} to {about.high}" if bounds else abbreviate(about.values))
-        if isinstance(value, dict) and "counts" in value:
-            parts.append(fill_parts(schema, found).rules.learned[name].in_words)
-        elif isinstance(value, dict):
-            parts.append(f"how it is distributed, in {len(value['pieces']):,} pieces")
-        texts[name] = "; ".join(parts)
-    return texts
-
-
 _BYTES_AT_ONCE = 1 << 24
 # Settings of a table in a database.
 _DATABASE = ("url", "query", "rows_independent")
@@ -112,7 +74,18 @@ class _TableSource(Source):
 
     @property
     def open_parts(self) -> dict[str, Part]:
-        return table_parts(self.described, self.spec)
+        schema, spec, parts = self.described, self.spec, {}
+        for column in schema.open:
+            bounds = column.find == BOUNDS
+            # A label has a choice for each value.
+            bought = spec.share_of_values is not None and column.name != schema.label
+            cut = column if bounds and bought and column.declared.undecided else None
+            parts[column.name] = Part(column.find, spec.most_rows, bounds and column.scale.whole, column=cut)
+        if spec.share_of_values is None:
+            return parts
+        # The default number of bins is not known before n is.
+        looked_at = [*schema.undecided(spec.bins or FEWEST_BINS), *schema.of_many_values]
+        return parts | {column.name: Part(VALUES, spec.most_rows, grid=column.grid) for column in looked_at}
 
     def raw_parts(self, rows: Any = None) -> tuple[dict[str, Any], list[pa.Array] | None]:
         rows = self._records if rows is None else rows
@@ -120,10 +93,24 @@ class _TableSource(Source):
             return read_open_columns(rows, self.described, list(self.open_parts), person=self.spec.column_of_persons)
 
     def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
-        return found_in_words(self.described, found)
+        columns, texts = {column.name: column for column in self.described.open}, {}
+        for name, value in found.items():
+            parts = []
+            if name in columns:
+                about = columns[name].complete(value)
+                bounds = columns[name].find == BOUNDS
+                parts.append(f"from {about.low} to {about.high}" if bounds else abbreviate(about.values))
+            if isinstance(value, dict) and "counts" in value:
+                parts.append(self.declare(found).rules.learned[name].in_words)
+            elif isinstance(value, dict):
+                parts.append(f"how it is distributed, in {len(value['pieces']):,} pieces")
+            texts[name] = "; ".join(parts)
+        return texts
 
     def declare(self, found: dict[str, Any] | None = None) -> TableSchema:
-        return fill_parts(self.described, found)
+        # Before anything was found, anything stands in its place.
+        anything = {column.name: [0, 1] if column.find == BOUNDS else ["a"] for column in self.described.open}
+        return self.described.filled(found or anything)
 
 
 class PublicTable(_TableSource, PublicSource):

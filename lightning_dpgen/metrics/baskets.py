@@ -39,7 +39,7 @@ class QueryCounts:
         self._column = np.full(self.items, -1)
         self._column[asked] = np.arange(len(asked))
         self._asked, self._starts, self._lengths = columns, queries.indptr[:-1], np.diff(queries.indptr)
-        named = np.zeros((len(asked), _words(self.count) * _WORD), bool)
+        named = np.zeros((len(asked), -(-self.count // _WORD) * _WORD), bool)
         named[columns, np.repeat(np.arange(self.count), self._lengths)] = True
         self._named = _packed(named)
 
@@ -85,10 +85,6 @@ class QueryCounts:
             some = np.searchsorted(-sizes, -taken)
             hit[:some] |= self._named[column[starts[:some] + taken]]
         return _column_sums(hit)[: self.count]
-
-
-def _words(bits: int) -> int:
-    return -(-bits // _WORD)
 
 
 def _packed(bits: np.ndarray) -> np.ndarray:

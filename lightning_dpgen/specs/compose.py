@@ -79,7 +79,8 @@ def compose_settings(words: Sequence[str], name: str) -> dict[str, Any]:
     refuse_interpolations(words)
     words = [_check_word(word) for word in words]
     try:
-        parsed = [_parsed(_set(word)) for word in words]
+        # A double plus also sets what a file may not hold.
+        parsed = [_parsed(word if _picks(word) else f"++{word}") for word in words]
         for override, word in zip(parsed, words, strict=True):
             if override.is_sweep_override():
                 if number := _without_commas(word):
@@ -169,11 +170,6 @@ def _quoted(word: str) -> str:
     name, _, value = word.partition("=")
     bare = name_of(word) in _TEXTS and value[:1] not in ("'", '"', "") and value != "null"
     return written(name, value) if bare else word
-
-
-def _set(word: str) -> str:
-    """Return a word by which Hydra sets what a file may not hold."""
-    return word if _picks(word) else f"++{word}"
 
 
 def _picks(word: str) -> bool:

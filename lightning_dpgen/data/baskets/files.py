@@ -81,13 +81,9 @@ def _lines(path: Path, form: BasketForm, separator: str | None) -> Iterator[Entr
         next(baskets, None)
     done = 0
     while some := list(islice(baskets, _BASKETS_AT_ONCE)):
-        places, held = [line for line, _ in some], [_items(fields) for _, fields in some]
-        yield _block(places, held, done, path, bool(form.label))
-        done += len(held)
-
-
-def _items(fields: list[str]) -> list[str]:
-    return [item for item in map(str.strip, fields) if item]
+        baskets_of_lines = [[item for item in map(str.strip, fields) if item] for _, fields in some]
+        yield _block([line for line, _ in some], baskets_of_lines, done, path, bool(form.label))
+        done += len(some)
 
 
 def _split_lines(path: Path, separator: str | None) -> Iterator[tuple[int, list[str]]]:

@@ -202,7 +202,7 @@ def holds(name: str, column: Modelled) -> bool:
         return base in _CLOCKS
     if kind == "date" and base in _DAYS:
         return True
-    seconds = [tick * _seconds_of(column) for tick in (low, high)]
+    seconds = [tick * (86400 // column.scale.unit) for tick in (low, high)]
     return base in _MOMENTS and (
         _MOMENTS[base] != "ns" or (_NANOSECONDS[0] <= seconds[0] and seconds[1] <= _NANOSECONDS[1])
     )
@@ -226,11 +226,6 @@ def _holds_numbers(base: str, column: Numeric, low: int | float, high: int | flo
         return max(-low, high) / unit <= float(np.finfo(base).max)
     # A float64 has no more digits than these.
     return base == _DECIMAL and bool(column.decimals) and max(-low, high) < 2**53
-
-
-def _seconds_of(column: Numeric) -> int:
-    """Return the seconds of a tick of dates or moments."""
-    return 86400 // column.scale.unit
 
 
 def in_arrow(name: str, column: Modelled, values: pa.Array) -> pa.Array:

@@ -77,14 +77,6 @@ KINDS: dict[str, type[ColumnDescription]] = {
 }
 
 
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _marks(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
-
-
 def _check_marks(marks: tuple[str, ...]) -> tuple[str, ...]:
     for mark in marks:
         if not mark.strip() or not mark.isprintable() or mark[0] in '" ' or len(mark) > _LONGEST_MARK:
@@ -104,7 +96,9 @@ def _charset(name: str) -> str:
     return charset
 
 
-_Constraints = Annotated[Any, AfterValidator(_tuple), WithJsonSchema(_STATEMENTS)]
+_Constraints = Annotated[
+    Any, AfterValidator(lambda value: tuple(value) if isinstance(value, list) else value), WithJsonSchema(_STATEMENTS)
+]
 
 
 class TableKeys(Description):
@@ -120,7 +114,7 @@ class TableKeys(Description):
     comment: Annotated[
         tuple[Text, ...],
         Listed,
-        BeforeValidator(_marks),
+        BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
         AfterValidator(_check_marks),
         WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]}),
     ] = key((), expected=_COMMENT, max_length=20)

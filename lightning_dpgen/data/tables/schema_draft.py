@@ -417,7 +417,7 @@ def _of_numbers(name: str, texts: _Texts, form: NumberForm, signs: NumberForm) -
     else:
         draft = ColumnDraft.of_type(name, "number")
     own = {"decimal": form.decimal} if form.decimal != signs.decimal else {}
-    if signs.thousands and (own or (not holds_thousands(values, signs) and _has_thousand(read))):
+    if signs.thousands and (own or (not holds_thousands(values, signs) and (np.abs(Decimals().ticks(read)) >= 1000).any())):
         own["thousands"] = ""
     for key, value in own.items():
         draft = replace(draft, fields=draft.fields | {key: value}).because(key, _OWN[key])
@@ -442,10 +442,6 @@ def _of_several(name: str, values: pa.Array) -> ColumnDraft | None:
     else:
         return None
     return ColumnDraft(name, {"type": OPEN}, {"type": told})
-
-
-def _has_thousand(numbers: pa.Array) -> bool:
-    return bool((np.abs(Decimals().ticks(numbers)) >= 1000).any())
 
 
 def _is_row_number(texts: pa.Array, fewest: int = _FEWEST_NUMBERED) -> bool:
