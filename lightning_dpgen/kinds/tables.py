@@ -22,6 +22,7 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import public_set
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.row_sample import RowSample
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.description import BOUNDS, VALUES
 from lightning_dpgen.data.tables.grouped import CERTAIN, MOST_COMMON
@@ -34,6 +35,7 @@ from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.data.tables.sources import declared_types
 from lightning_dpgen.kinds.kind import Kind
 from lightning_dpgen.passes.table_blocks import TableBlocks
+from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.data import PublicTableSpec, TableSpec
 from lightning_dpgen.specs.defaults import FEWEST_BINS
 from lightning_dpgen.specs.source import PublicSource, Source, abbreviate
@@ -229,10 +231,17 @@ class TableFile(_TableSource):
             return ColumnCounts(blocks, self.open_parts, folder, self.spec.most_rows, private=private)
 
     def _read(self, schema: TableSchema, held_out: bool) -> Reading:
-        return read_table(self._records, schema, **self.spec.given("outside", "person"))
+        return read_table(self._records, self._of_table(schema), **self.spec.given("outside", "person"))
 
     def _read_values(self, schema: TableSchema, held_out: bool, sample: RowSample | None = None) -> Reading:
-        return read_table(self._records, schema, values=True, sample=sample, **self.spec.given("outside", "person"))
+        said = self.spec.given("outside", "person")
+        return read_table(self._records, self._of_table(schema), values=True, sample=sample, **said)
+
+    def _of_table(self, schema: Schema) -> TableSchema:
+        """Return the schema of a table; refuse that of other records, as of a release of another kind."""
+        if not isinstance(schema, TableSchema):
+            raise BadRecords(f"data={self.spec.source}: the records are a table: expected records of kind {schema.kind}")
+        return schema
 
     def check_table(self) -> TableCheck:
         with self._settings_named():
@@ -258,7 +267,10 @@ class Tables(Kind):
         return TableFile(spec) if isinstance(spec, TableSpec) else PublicTable(spec)
 
     def frame_source(self, spec: Any, schema: TableSchema, frame: Any) -> Source:
-        return TableFile(spec, frame, schema)
+        source = TableFile(spec, frame)
+        # A function may choose the types of its frame by the values: only what the schema says is published.
+        source.described = schema
+        return source
 
     def complete_schema(self, schema: TableSchema, spec: Any, source: Source, found: Any, initial: Any) -> TableSchema:
         """Return the schema with bins for numbers that leave them open, and groups of rare values."""

@@ -71,7 +71,8 @@ def open_private_sql(spill: Path) -> Iterator[duckdb.DuckDBPyConnection]:
             raise OSError(
                 errno.ENOSPC, "the disk is full, or too little memory is free to sort its rows", str(spill)
             ) from None
-        raise
+        # Its text may quote a value.
+        raise RuntimeError(f"a query over the records has failed ({type(error).__name__})") from None
     finally:
         shutil.rmtree(spill)
 

@@ -5,6 +5,7 @@ import sys
 
 import example_package.records as people
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from example_package import Independent, Independents, encoded
@@ -12,7 +13,12 @@ from torch import nn
 
 from lightning_dpgen import load_release
 from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.pictures.schema import ImageSchema
+from lightning_dpgen.data.tables.schema_file import schema_of
 from lightning_dpgen.release.files import NotARelease
+from lightning_dpgen.sampling.errors import BadRecords
+from lightning_dpgen.specs.run import read_run
+from lightning_dpgen.specs.source import source_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -231,3 +237,15 @@ def test_mistakes(dpgen, tmp_path, monkeypatch, words, said):
     status, _, err = dpgen("train", *SHORT, *words, "privacy=off", f"run_dir={tmp_path / 'run'}")
     assert status == 2 and len(err.splitlines()) == 1 and err.startswith("dpgen: ") and said in err, err
     assert not list(tmp_path.iterdir())
+
+
+def test_of_a_frame_only_what_the_schema_says_is_published(monkeypatch):
+    """Types that a function chose by the values are no part of the description, and other records are refused."""
+    frame = pd.DataFrame({"age": np.array([3, 40], np.int8)})
+    schema = schema_of({"columns": {"age": {"type": "integer", "low": 0, "high": 99, "bins": 4}}})
+    monkeypatch.setattr(people, "frame_of_bytes", lambda: (frame, schema), raising=False)
+    spec = read_run(["data=own", "data.target=example_package.records.frame_of_bytes", "data.n=2"]).data
+    source = source_of(spec)
+    assert source.description == schema.as_json() and "types" not in source.declare().as_json()
+    with pytest.raises(BadRecords, match="the records are a table: expected records of kind images"):
+        source.records(ImageSchema(1, 1, levels=1))
