@@ -17,6 +17,7 @@ from typing import Any
 import jinja2
 import yaml
 
+from lightning_dpgen.data.schema import kinds
 from lightning_dpgen.privacy.accounting.epsilon_range import CAUTIOUS_EPSILON, round_up
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.drawn_noise import MECHANISMS
@@ -204,7 +205,8 @@ def _facts(certificate: dict[str, Any]) -> dict[str, Any]:
         "at_most": min(lots["at_most"] for lots in cut.values()) if isinstance(cut, dict) else None,
         "rows_independent": declared.get("rows_independent") is True,
         "seed": "seed" in declared,
-        "kind": schema.get("kind") if isinstance(schema, dict) else None,
+        "kind": (kind := schema.get("kind") if isinstance(schema, dict) else None),
+        "parts": _parts(kind),
         "model": model.get("name") if isinstance(model, dict) else None,
         "has_synthetic": SYNTHETIC in released,
         "has_projected": PROJECTED in released,
@@ -307,3 +309,8 @@ def _whole(value: Any) -> str:
         parts = [f"({_whole(part)})" if isinstance(part, dict | list) else _whole(part) for part in value]
         return ", ".join(parts) or "(empty)"
     return _exact(value) if isinstance(value, float) else value_text(value, len(str(value)) + 1)
+
+
+def _parts(kind: Any) -> str:
+    """Return the parts of the description of a record in words; nothing where the certificate shows no kind of ours."""
+    return kinds()[kind].parts if isinstance(kind, str) and kind in kinds() else ""
