@@ -17,8 +17,7 @@ from torch import Tensor, nn
 
 from lightning_dpgen.gradients.micro_batches import MicroBatches
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
-from lightning_dpgen.privacy.access import OpenAccess
-from lightning_dpgen.privacy.lot_id import LotId
+from lightning_dpgen.privacy.access import LotId, OpenAccess
 from lightning_dpgen.privacy.mechanisms import gaussian
 
 

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.scopes import LotNorms, Scope
-from lightning_dpgen.privacy.lot_id import LotId
+from lightning_dpgen.privacy.access import LotId
 from lightning_dpgen.sampling.lots import Lot
 
 # Lots whose memory is compared, and the part of what is free that a lot may take: allocators waste some of it, and so do

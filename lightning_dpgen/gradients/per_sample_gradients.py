@@ -14,7 +14,7 @@ from lightning_dpgen.gradients.component_factors import OneComponent, OneCompone
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, GramCache, OuterSum, slack
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.shards import room_for_sum
-from lightning_dpgen.privacy.lot_id import LotId
+from lightning_dpgen.privacy.access import LotId
 
 
 class PerSampleGradients:

@@ -22,10 +22,9 @@ from lightning_dpgen.gradients.shards import check_shards
 from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.optim.flat import FlatGroups
 from lightning_dpgen.optim.stages import check_noises
-from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.access import Access, LotId
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, NoiseMissing
-from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.privacy.noise.units import GRID_POWERS
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.planning.stage_spec import expected_lot_size

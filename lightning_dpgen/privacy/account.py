@@ -15,12 +15,11 @@ import dp_accounting
 import numpy as np
 
 from lightning_dpgen.privacy import reconcile
-from lightning_dpgen.privacy.access import Access, OpenAccess
+from lightning_dpgen.privacy.access import Access, IssuedLots, LotId, OpenAccess
 from lightning_dpgen.privacy.accounting.accountant import Spent
 from lightning_dpgen.privacy.drawn_noise import DrawnNoise
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError, OtherNoise, PlanMismatch
 from lightning_dpgen.privacy.ledger import Ledger
-from lightning_dpgen.privacy.lot_id import IssuedLots, LotId
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.ranks import Ranks

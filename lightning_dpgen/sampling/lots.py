@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lightning_dpgen.privacy.access import LotId
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.privacy.planning.stage_spec import warn_of_declared
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite, check_same_records

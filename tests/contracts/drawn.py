@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from lightning_dpgen.gradients.per_sample_gradients import materialised
-from lightning_dpgen.privacy.lot_id import LotId
+from lightning_dpgen.privacy.access import LotId
 from lightning_dpgen.sampling.lots import Lot, PoissonLots
 
 

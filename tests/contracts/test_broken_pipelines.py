@@ -107,9 +107,8 @@ from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy import chain, drawn_noise, mechanisms, reconcile
-from lightning_dpgen.privacy.access import Access, OpenAccess
+from lightning_dpgen.privacy.access import Access, IssuedLots, OpenAccess
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.lot_id import IssuedLots
 from lightning_dpgen.privacy.noise import coins
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.sampling.correlated_noise import CorrelatedState

@@ -15,7 +15,7 @@ from lightning_dpgen.gradients.per_sample_gradients import materialised
 from lightning_dpgen.models.divergences import KERNELS, CodeEmbedding, make_kernel
 from lightning_dpgen.models.priors import MixturePrior, NormalPrior, SparsePrior
 from lightning_dpgen.optim.private import PrivateOptimizer
-from lightning_dpgen.privacy.lot_id import LotId
+from lightning_dpgen.privacy.access import LotId
 
 ROWS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
 

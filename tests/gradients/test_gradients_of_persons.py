@@ -13,7 +13,7 @@ from lightning_dpgen.gradients import MicroBatches, PerSampleGradients, term_gra
 from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.factors import Dense
 from lightning_dpgen.gradients.privatize import GradientBuffer
-from lightning_dpgen.privacy.lot_id import LotId
+from lightning_dpgen.privacy.access import LotId
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 

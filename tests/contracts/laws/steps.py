@@ -20,10 +20,9 @@ from lightning_dpgen.gradients.per_sample_gradients import materialised
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import training_stage
-from lightning_dpgen.privacy.access import Access
+from lightning_dpgen.privacy.access import Access, LotId
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, NoiseMissing
-from lightning_dpgen.privacy.lot_id import LotId
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
