@@ -28,11 +28,10 @@ from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon
-from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.plan import TRAINING, Plan, Stage
 from lightning_dpgen.privacy.sampling.samplers import FULL_PASS, Poisson
 from lightning_dpgen.sampling.lots import Lot, PoissonLots
 
-TRAINING = "training"
 # Records from which lots are drawn, to see how often one of them is there.
 _RECORDS = 50
 # Shares of canaries that are guessed upon: half of each with the highest scores, half with the lowest.

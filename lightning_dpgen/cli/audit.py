@@ -183,7 +183,8 @@ def _mechanisms(options: AuditOptions) -> Iterator[Callable[[float], list[Findin
 def _steps(options: AuditOptions, settings: Settings, source: Source) -> Iterator[Callable[[float], list[Finding]]]:
     """Yield the audits of a training; the whole run comes last."""
     from lightning_dpgen.audit.canaries import canaries_of
-    from lightning_dpgen.audit.training import TRAINING, audit_lots
+    from lightning_dpgen.audit.training import audit_lots
+    from lightning_dpgen.privacy.plan import TRAINING
 
     plan = settings.plan()
     canaries = canaries_of(settings.schema, options.canaries, settings.spec.seed)
@@ -197,11 +198,12 @@ def _step(
     settings: Settings, plan: Plan, canaries: Records, draws: int, confidence: float, *, far_below: bool = False
 ) -> Finding:
     """Audit the private step as it is configured, or with a fixed bound far below the norm of the record."""
-    from lightning_dpgen.audit.training import TRAINING, audit_step, longest_gradient, plan_of_many
+    from lightning_dpgen.audit.training import audit_step, longest_gradient, plan_of_many
     from lightning_dpgen.data.records import Records
     from lightning_dpgen.gradients.clipping import Fixed
     from lightning_dpgen.privacy.access import Access
     from lightning_dpgen.privacy.account import Account
+    from lightning_dpgen.privacy.plan import TRAINING
 
     access = plan.stage(TRAINING).access
 

@@ -18,9 +18,9 @@ from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.models.labelled import Crossing, takes_label
 
 # The stages of the accesses that choose, and of the one that tells how much each of what was chosen explains.
-CROSSINGS, EVIDENCE = "crossings", "evidence"
+CROSSINGS, EVIDENCE_STAGE = "crossings", "evidence"
 # So many are chosen, one by an access, among so many at most, of columns whose choices are joined to so many parts.
-CHOSEN, _MOST, _PARTS = 3, 20_000, 4
+MOST_CHOSEN_CROSSINGS, _MOST, _PARTS = 3, 20_000, 4
 # The most counts of labels in cells of crossings, of which there are fewer where there are many labels; and the bytes for
 # each: what is known of it, twice, and the counts of all records, of some, and of some in parts.
 _MOST_COUNTS, _BYTES_OF_COUNT = 1 << 24, 50
@@ -136,15 +136,15 @@ def buys_crossings(layout: Layout, n: int, strength: float) -> bool:
     if not can_cross(layout):
         return False
     # By zero-concentrated privacy a choice costs epsilon^2 / 8, and the budget is mu^2 / 2.
-    epsilon = 2.0 * math.sqrt(CHOICE_SHARE / CHOSEN) * strength / n
+    epsilon = 2.0 * math.sqrt(CHOICE_SHARE / MOST_CHOSEN_CROSSINGS) * strength / n
     return epsilon * EFFECT * n / 4.0 > math.log(count_crossings(layout)) + _SURE
 
 
 def crossing_workloads(layout: Layout, n: int) -> tuple[Workload, ...]:
     """Return the accesses that choose crossings, where there are more than are chosen, and the one that tells of them."""
-    choice = Workload(CROSSINGS, {"choice": 1.0}, n, CHOICE_SHARE, CHOSEN, chooses=True)
-    evidence = Workload(EVIDENCE, {"scores": 1.0}, n, EVIDENCE_SHARE)
-    return (choice, evidence) if count_crossings(layout) > CHOSEN else (evidence,)
+    choice = Workload(CROSSINGS, {"choice": 1.0}, n, CHOICE_SHARE, MOST_CHOSEN_CROSSINGS, chooses=True)
+    evidence = Workload(EVIDENCE_STAGE, {"scores": 1.0}, n, EVIDENCE_SHARE)
+    return (choice, evidence) if count_crossings(layout) > MOST_CHOSEN_CROSSINGS else (evidence,)
 
 
 def count_crossings(layout: Layout) -> int:

@@ -16,10 +16,10 @@ from lightning_dpgen.common.plain_text import listed, say_count
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.crossings import (
-    CHOSEN,
     CROSSINGS,
     EFFECT,
-    EVIDENCE,
+    EVIDENCE_STAGE,
+    MOST_CHOSEN_CROSSINGS,
     CrossingCounts,
     bytes_of_crossings,
     count_crossings,
@@ -144,19 +144,19 @@ class TableRecipe(Recipe):
             return None
         count, label = count_crossings(layout), list(self.schema.choices)[layout.label]
         return (
-            f"{CROSSINGS}, {EVIDENCE}: {min(CHOSEN, count)} of {count:,} twos and threes of columns, which tell of {label} "
-            "together, and how much they tell of it"
+            f"{CROSSINGS}, {EVIDENCE_STAGE}: {min(MOST_CHOSEN_CROSSINGS, count)} of {count:,} twos and threes of "
+            f"columns, which tell of {label} together, and how much they tell of it"
         )
 
     @property
     def from_fits(self) -> frozenset[str]:
         """The label, given what the mixture says of it."""
-        return frozenset({CROSSINGS, EVIDENCE, LABELS})
+        return frozenset({CROSSINGS, EVIDENCE_STAGE, LABELS})
 
     @property
     def dispensable(self) -> Mapping[str, str]:
         """The scores of crossings: without them no crossing is taken."""
-        return {EVIDENCE: "the label follows from single columns, and from no two or three of them together"}
+        return {EVIDENCE_STAGE: "the label follows from single columns, and from no two or three of them together"}
 
     def statistics(self, stage: str, state: State | None = None) -> Mapping[str, Statistic]:
         """Return the statistics of a stage.
@@ -167,7 +167,7 @@ class TableRecipe(Recipe):
         """
         if stage == CROSSINGS:
             return {"choice": self._counts(state, self._left(state)[1])}
-        if stage == EVIDENCE:
+        if stage == EVIDENCE_STAGE:
             return {"scores": self._counts(state, self._left(state)[0], choice=False)}
         if stage == LABELS:
             return self._regression(state, self._crossings(state)).statistics(state.get(LABELS, ()))
@@ -334,7 +334,7 @@ class TableRecipe(Recipe):
     def _left(self, state: State) -> tuple[list[int], list[int]]:
         """Return the places, among all crossings, of those that have been chosen, and of the others."""
         left = list(range(len(self._possible(state))))
-        if len(left) <= CHOSEN:
+        if len(left) <= MOST_CHOSEN_CROSSINGS:
             return left, []
         return [left.pop(int(found["choice"].sums)) for found in state.get(CROSSINGS, ())], left
 
@@ -352,11 +352,11 @@ class TableRecipe(Recipe):
 
     def _crossings(self, state: State) -> list[Crossing]:
         """Return the crossings that have been chosen and explain enough."""
-        if not state.get(EVIDENCE):
+        if not state.get(EVIDENCE_STAGE):
             return []
         possible, known, samples = self._possible(state), self._known(state), self._fitted(state)[1].records
         total, chosen = total_of(*self._measured(state)), []
-        for place, score in zip(self._left(state)[0], state[EVIDENCE][0]["scores"].sums.tolist(), strict=True):
+        for place, score in zip(self._left(state)[0], state[EVIDENCE_STAGE][0]["scores"].sums.tolist(), strict=True):
             chance = explained_by_chance(possible[place], samples, known[place], total)
             if score / total > EFFECT + chance:
                 chosen.append(possible[place])

@@ -26,7 +26,7 @@ from lightning_dpgen.privacy.access import Access, LotId
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, NoiseMissing
 from lightning_dpgen.privacy.noise.units import GRID_POWERS
-from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.plan import TRAINING, Plan, Stage
 from lightning_dpgen.privacy.planning.stage_spec import expected_lot_size
 
 # The probability that a rehearsal refuses sound noise, on either side and for each parameter.
@@ -108,7 +108,7 @@ class PrivateOptimizer(DPOptimizer):
         account: Account,
         clipping: ClippingRule | Sequence[ClippingRule],
         expected_batch_size: float | None = None,
-        stage: str = "training",
+        stage: str = TRAINING,
         data_free: Sequence[DataFree] = (),
         embeddings: Sequence[str] = (),
     ) -> None:

@@ -8,7 +8,7 @@ from typing import SupportsIndex
 from lightning_dpgen.common.number_arguments import read_whole
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.gradients.clipping import ClippingRule
-from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.plan import TRAINING, Plan
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 from lightning_dpgen.privacy.sampling.samplers import Poisson, Sampler, as_sampler
 
@@ -22,7 +22,7 @@ def training_stage(
     noise: float | None = None,
     share: float | None = None,
     embeddings: Mapping[str, float] | None = None,
-    stage: str = "training",
+    stage: str = TRAINING,
     sampler: Sampler | None = None,
 ) -> StageSpec:
     """Return the spec of a stage of private steps, for `make_plan`.

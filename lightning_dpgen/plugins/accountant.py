@@ -24,7 +24,7 @@ from lightning_dpgen.plugins.trainer_checks import check_sharded, validate_train
 from lightning_dpgen.plugins.training_ledger import go_on_from, record_of
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, NotInstalled, RanksDiffer
-from lightning_dpgen.privacy.plan import Curve
+from lightning_dpgen.privacy.plan import TRAINING, Curve
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.sampling.lots import LotLoader
 
@@ -80,7 +80,7 @@ class MomentsAccountant(pl.Callback):
         account: Account,
         engine: str = "ghost",
         *,
-        stage: str = "training",
+        stage: str = TRAINING,
         options: StepOptions | None = None,
         share_private_logs: bool = False,
     ) -> None:

@@ -27,6 +27,7 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import check_noises
 from lightning_dpgen.plugins.lot_log import PRIVATE, lot_numbers
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.plan import TRAINING
 from lightning_dpgen.privacy.planning.stage_spec import declared_records
 from lightning_dpgen.release.drawing.model_files import weights_digest
 from lightning_dpgen.sampling.lots import Lot, LotBatch
@@ -94,9 +95,9 @@ class PrivateMixture(pl.LightningModule):
         if bias not in STARTS:
             raise ValueError(f"bias={bias!r}: expected {', '.join(STARTS)}")
         # The plan of a first pass, which buys n, has no training yet.
-        if any(stage.name == "training" for stage in account.plan.stages):
+        if any(stage.name == TRAINING for stage in account.plan.stages):
             rules = (clipping,) if isinstance(clipping, ClippingRule) else clipping
-            check_noises(account.plan, "training", rules, embeddings)
+            check_noises(account.plan, TRAINING, rules, embeddings)
         self.automatic_optimization = False
         self.account, self.clipping, self.n, self.lr = account, clipping, declared_records(account.plan, n), lr
         self.network, self.k, self.averaging = network, network.k, averaging
@@ -142,7 +143,7 @@ class PrivateMixture(pl.LightningModule):
     @property
     def steps_taken(self) -> int:
         """The number of steps that have changed the network."""
-        return self.account.done.get("training", 0)
+        return self.account.done.get(TRAINING, 0)
 
     def init_from(self, initial: Mixture, *, public: str | None = None) -> None:
         """Let the next fit start from the network of a mixture, in place of random weights.
@@ -247,7 +248,7 @@ class PrivateMixture(pl.LightningModule):
     @property
     def expected_batch_size(self) -> float:
         """The rate of the next lot times the declared number of records."""
-        return self.account.plan.stage("training").access.sample_rate * self.n
+        return self.account.plan.stage(TRAINING).access.sample_rate * self.n
 
     def private_optimizer(self, inner: torch.optim.Optimizer) -> PrivateOptimizer:
         """Return the private form of an optimizer of `trained`."""

@@ -22,6 +22,7 @@ from lightning_dpgen.plugins.opacus_loader import AccountDataLoader
 from lightning_dpgen.plugins.training_ledger import go_on_from, record_of
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import check_accountant
+from lightning_dpgen.privacy.plan import TRAINING
 
 # The modes that leave the gradient of each record in ``grad_sample``.
 _MODES = ("hooks", "functorch", "ew")
@@ -80,7 +81,7 @@ class AccountEngine(PrivacyEngine):
         True
     """
 
-    def __init__(self, account: Account, *, stage: str = "training", accountant: str | None = None) -> None:
+    def __init__(self, account: Account, *, stage: str = TRAINING, accountant: str | None = None) -> None:
         if accountant is not None:
             check_accountant(accountant)
             if accountant != account.plan.accountant:

@@ -27,7 +27,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import PLD
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.noise.stream import PrivateStream
-from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.plan import TRAINING, Plan, Stage
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.privacy.planning.stage_spec import warn_of_declared
 from lightning_dpgen.privacy.sampling.sampler_choice import make_sampler
@@ -195,14 +195,14 @@ class PrivateTraining:
 
     @property
     def _stage(self) -> Stage:
-        return self.plan.stage("training")
+        return self.plan.stage(TRAINING)
 
     def __repr__(self) -> str:
         stage, plan = self._stage, self.plan
         return (
             f"PrivateTraining(n={plan.n}, epsilon={plan.target_epsilon:g}, delta={plan.delta:g}, "
             f"sample_rate={stage.access.sample_rate:g}, "
-            f"{stage.count - self.account.remaining('training')} of {stage.count} steps made)"
+            f"{stage.count - self.account.remaining(TRAINING)} of {stage.count} steps made)"
         )
 
     def loader(self, block: int = 1, workers: int = 0) -> LotLoader:
@@ -216,7 +216,7 @@ class PrivateTraining:
                 fetched when they are needed, those of a `micro_batch` alone.
         """
         _check("block", block, type(block) is int and block >= 1, "a whole number (int), 1 or more")
-        return _Lots(self._lots, self.account.remaining("training"), block, workers, self._callback)
+        return _Lots(self._lots, self.account.remaining(TRAINING), block, workers, self._callback)
 
     def callback(self) -> MomentsAccountant:
         """Return the callback that makes the module's optimizer private, for the Trainer; always the same one."""
@@ -248,7 +248,7 @@ class PrivateTraining:
         """
         if self._released is not None:
             raise ValueError(f"this training was released before, to {self._released}: copy that folder instead")
-        rest, steps = self.account.remaining("training"), self._stage.count
+        rest, steps = self.account.remaining(TRAINING), self._stage.count
         if rest == steps:
             raise PlanMismatch(
                 "nothing was trained yet: call fit(model, loader()) with the callback first, and then release"
@@ -403,7 +403,7 @@ class _Accountant(MomentsAccountant):
                 "training_step returned DataFree terms alone, which see no record: nothing of this training is private, "
                 "and a Trainer without its callback fits the module"
             )
-        if sum(private) > 1 and self.account.plan.stage("training").access.sampler.in_turn:
+        if sum(private) > 1 and self.account.plan.stage(TRAINING).access.sampler.in_turn:
             raise MisconfigurationException(
                 f"training_step returns {sum(private)} optimizers terms that see records, and noise is correlated over "
                 "the steps of one: expected one of them, or sampler='poisson'"

@@ -22,6 +22,7 @@ from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.durable import make_room
 from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.privacy.plan import TRAINING
 from lightning_dpgen.privacy.planning.stage_spec import declared_records, warn_of_declared
 from lightning_dpgen.sampling.lots import LotLoader, PoissonLots, block_of
 
@@ -188,7 +189,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         store = self._records.multi_hot() if getattr(module, "takes_multi_hot", False) else None
         records = self._records if store is None else store
         lots = PoissonLots(records, self.account, clusters=clusters, k=self.settings.k)
-        steps = self.account.remaining("training")
+        steps = self.account.remaining(TRAINING)
         return LotLoader(lots, steps, self.block or block_of(steps))
 
 

@@ -14,6 +14,7 @@ from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.gradients.shards import check_policies, has_shards
 from lightning_dpgen.plugins.lot_log import PUBLIC
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.plan import TRAINING
 
 # The precisions of a Trainer in which parameters, gradients and noise are whole.
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
@@ -21,7 +22,7 @@ PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 _IN_BRACES = re.compile(r"\{(.*?)[:\}]")
 
 
-def validate_trainer(trainer: pl.Trainer, account: Account, stage: str = "training") -> None:
+def validate_trainer(trainer: pl.Trainer, account: Account, stage: str = TRAINING) -> None:
     """Refuse a fit that would not keep the promise of the account's plan.
 
     Args:

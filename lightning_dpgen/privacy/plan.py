@@ -50,6 +50,8 @@ _SHAPE = shape(
     accountant_={"enum": list(ACCOUNTANTS_BY_NAME)},
 )
 
+# The stage of the steps of a training.
+TRAINING = "training"
 # The most stages of a certificate, which lists them one by one.
 MOST_STAGES = 1000
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.measure.crossings import EVIDENCE
+from lightning_dpgen.measure.crossings import EVIDENCE_STAGE
 from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.metrics.fidelity import FIDELITY
 from lightning_dpgen.passes.kept_records import KeptRecords
@@ -116,7 +116,7 @@ def paid_once(account: Account) -> dict[str, int]:
     What was bought first stands in the ledger. A figure that was lost is not bought again, nor are gradients of labels and
     what tells how much crossings say of them: the model would pay for it.
     """
-    return {name: count for name in (FIRST_PASS, EVIDENCE, LABELS, FIDELITY) if (count := account.ledger.count(name))}
+    return {name: count for name in (FIRST_PASS, EVIDENCE_STAGE, LABELS, FIDELITY) if (count := account.ledger.count(name))}
 
 
 def say_plan(run: Context, after: str = "") -> None:

@@ -11,7 +11,7 @@ from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
-from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.plan import TRAINING, Plan
 from lightning_dpgen.specs.modules import rules_of
 from lightning_dpgen.specs.settings import Settings
 
@@ -69,7 +69,7 @@ def decay_line(rule: ClippingRule | None, plan: Plan) -> str | None:
     """Return the first and the last bound of a run in which it decays, in words; None where none does."""
     if not isinstance(rule, Decay):
         return None
-    steps = plan.stage("training").count
+    steps = plan.stage(TRAINING).count
     last, every = rule.known(steps - 1), f"every {rule.every} steps" if rule.every > 1 else "every step"
     return f"bound of a gradient: {rule.c:g} at first, {last:.3g} at last (times {rule.factor:.6g} {every}), at no cost"
 
@@ -84,7 +84,7 @@ def terms_table(settings: Settings, plan: Plan) -> str | None:
     if settings.clipping is None or not plan.private:
         return None
     most = plan.max_rows
-    rules, training = rules_of(settings.spec.model, settings.clipping), plan.stage("training").access
+    rules, training = rules_of(settings.spec.model, settings.clipping), plan.stage(TRAINING).access
     reached = 1 if settings.clipping.by_person else most
     if (embedded := training.multipliers.get("embedding")) is not None:
         lot = training.sample_rate * settings.n

@@ -29,7 +29,7 @@ from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, RankLost
-from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.plan import TRAINING, Plan
 from lightning_dpgen.privacy.ranks import Ranks, all_needed
 from lightning_dpgen.runs import context, identity
 from lightning_dpgen.runs.context import Context, private_stream
@@ -68,7 +68,7 @@ def trained_mixture(run: Context, records: Records | InBlocks) -> Mixture:
         run.reporter.say("split: records are in memory, so the workers that train make it, and no other core does")
     module = run.settings.module(account)
     checkpoint = restore(run, data, module) if account.resumed else None
-    if account.remaining("training"):
+    if account.remaining(TRAINING):
         kept = store if isinstance(store, KeptRecords) else None
         run.ranks.broadcast_object(Begun(account.ledger.promise, account.ledger.about, kept))
         with run.interrupts.patient(), quiet_lightning():
@@ -99,7 +99,7 @@ def restore(run: Context, data: PrivateSplitDataModule, module: PrivateMixture) 
         done = checkpoint[LEDGER]["done"]
     account.go_on(context.paid_once(account) | done)
     context.say_plan(run, f" after {done.get('training', 0):,} training steps")
-    if path is not None and not account.remaining("training"):
+    if path is not None and not account.remaining(TRAINING):
         module.load_state_dict(checkpoint["state_dict"])
     return path
 
@@ -108,7 +108,7 @@ def fit(run: Context, module: PrivateMixture, data: PrivateSplitDataModule, chec
     """Train a module; all ranks come here, and start from the checkpoint of rank 0."""
     checkpoint = run.ranks.broadcast_object(checkpoint)
     account, folder, options = run.account, run.folder, run.settings.spec.trainer
-    accountant, steps = MomentsAccountant(account), account.plan.stage("training").count
+    accountant, steps = MomentsAccountant(account), account.plan.stage(TRAINING).count
     every = options.checkpoint_every or max(1, steps // 50)
     callbacks = [
         accountant,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lightning_dpgen.privacy.access import LotId
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.plan import TRAINING
 from lightning_dpgen.privacy.planning.stage_spec import warn_of_declared
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite, check_same_records
@@ -252,7 +253,7 @@ class PoissonLots:
         records: Any,
         account: Account,
         *,
-        stage: str = "training",
+        stage: str = TRAINING,
         clusters: Tensor | None = None,
         k: int = 1,
         persons: np.ndarray | None = None,
@@ -463,7 +464,7 @@ def poisson_loader(
     records: Any,
     account: Account,
     *,
-    stage: str = "training",
+    stage: str = TRAINING,
     block: int | None = None,
     persons: np.ndarray | None = None,
     workers: int = 0,

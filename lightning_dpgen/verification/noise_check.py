@@ -1,7 +1,7 @@
 """The check of the noises that a certificate states: units, bounds and sizes agree with each other and with the event.
 
 No unit or bound is computed again here: they follow from settings and from earlier results, in ways that the release does
-not hold. Projected rows are an exception (`verify`). Names and mechanisms are held against the release by `stage_noises`.
+not hold. Projected rows are an exception (`verify`). Names and mechanisms are held against the settings by `outline_check`.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ from lightning_dpgen.release.stated_noises import sums_of
 from lightning_dpgen.release.verdict import TOLERANCE, Verdict
 from lightning_dpgen.specs.groups import ProjectionSpec
 from lightning_dpgen.specs.spec import parse
-from lightning_dpgen.verification.plan_check import unplannable, unplanned_events, unplanned_names
+from lightning_dpgen.verification.outline_check import unplanned_names
+from lightning_dpgen.verification.plan_check import unplannable, unplanned_events
 
 
 def check_projection(folder: Path, certificate: dict, verdict: Verdict) -> None:

@@ -38,7 +38,8 @@ from lightning_dpgen.verification.answers_check import check_answers
 from lightning_dpgen.verification.declared_settings import declared_unit
 from lightning_dpgen.verification.epsilon_check import check_epsilon
 from lightning_dpgen.verification.noise_check import check_noises
-from lightning_dpgen.verification.plan_check import check_plan, follows_from_settings
+from lightning_dpgen.verification.outline_check import follows_from_settings
+from lightning_dpgen.verification.plan_check import check_plan
 from lightning_dpgen.verification.projection_check import check_projection
 
 _LARGEST_FILE = 16 * 2**20

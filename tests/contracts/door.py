@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lightning_dpgen.measure.crossings import CROSSINGS, EVIDENCE
+from lightning_dpgen.measure.crossings import CROSSINGS, EVIDENCE_STAGE
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE, PURE, OpenAccess
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 
@@ -159,7 +159,7 @@ def parts_add_up(run: Callable[[Any], Any], both: Any, first: Any, second: Any) 
     with Door() as door:
         together, one, other = (door.walked(run, data)[0] for data in (both, first, second))
     for whole, a, b in zip(together, one, other, strict=True):
-        if whole.access.access.stage in (CROSSINGS, EVIDENCE):
+        if whole.access.access.stage in (CROSSINGS, EVIDENCE_STAGE):
             assert (whole.exact <= a.exact + b.exact + 1e-9).all()
             continue
         if whole.chosen:

@@ -10,10 +10,10 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.schema_file import parse_schema, schema_of
 from lightning_dpgen.measure.crossings import (
-    CHOSEN,
     CROSSINGS,
     EFFECT,
-    EVIDENCE,
+    EVIDENCE_STAGE,
+    MOST_CHOSEN_CROSSINGS,
     CrossingCounts,
     buys_crossings,
     count_crossings,
@@ -41,12 +41,13 @@ def _parity(others, of, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("others", "of", "stopped"), [(5, [0, 2, 3], CROSSINGS), pytest.param(2, [0, 1], EVIDENCE, marks=pytest.mark.slow)]
+    ("others", "of", "stopped"),
+    [(5, [0, 2, 3], CROSSINGS), pytest.param(2, [0, 1], EVIDENCE_STAGE, marks=pytest.mark.slow)],
 )
 def test_a_label_that_columns_tell_together_is_learned(others, of, stopped):
     """A run that stops in between goes on, and where there are no more crossings than are chosen, it buys no choice."""
     recipe, records = _parity(others, of)
-    stages = [TABLES, CROSSINGS, EVIDENCE, LABELS] if others > 2 else [TABLES, EVIDENCE, LABELS]
+    stages = [TABLES, CROSSINGS, EVIDENCE_STAGE, LABELS] if others > 2 else [TABLES, EVIDENCE_STAGE, LABELS]
     assert [workload.stage for workload in recipe.workloads] == stages
     assert sum(workload.share for workload in recipe.workloads) == pytest.approx(1.0)
     account, states = Account(make_plan(recipe.specs(1.0), epsilon=6.0, delta=1e-6)), []
@@ -62,7 +63,7 @@ def test_a_label_that_columns_tell_together_is_learned(others, of, stopped):
     mixture = recipe.measure(records, component, account, state=states[-1])
     account.verify_complete()
     found = [crossing.groups for crossing in mixture.network.crossed.crossings]
-    assert any({*of} <= {*groups} for groups in found) and len({*found}) == len(found) <= CHOSEN
+    assert any({*of} <= {*groups} for groups in found) and len({*found}) == len(found) <= MOST_CHOSEN_CROSSINGS
     made = mixture.sample(4000, torch.Generator().manual_seed(1)).codes
     assert (made[:, -1] == made[:, of].sum(axis=1) % 2).mean() > 0.8
     assert all(recipe.fits(state) for state in states)

@@ -29,8 +29,10 @@ from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import _NOT_SHOWN
 from lightning_dpgen.specs.spec import variants
 from lightning_dpgen.specs.usage_error import UsageError
-from lightning_dpgen.verification import plan_check
-from lightning_dpgen.verification.plan_check import check_plan, follows_from_settings
+from lightning_dpgen.verification import outline_check, plan_check
+from lightning_dpgen.verification.event_words import agree
+from lightning_dpgen.verification.outline_check import follows_from_settings
+from lightning_dpgen.verification.plan_check import check_plan
 
 # Kinds of runs whose forgeries are tried by default; the others take a minute together.
 FEW = ["table with all", "found of persons", "number", "one cluster", "network", "given noise", "classifier"]
@@ -332,7 +334,7 @@ def test_a_run_that_has_lost_accesses_is_of_its_settings(kind):
 
 
 def test_a_count_of_repeated_accesses_has_its_reasons():
-    repeats = plan_check._repeats
+    repeats = outline_check._repeats
     assert list(repeats({"clustering": 0, "training": 0}, "training")) == []
     assert list(repeats({"clustering": 2, "training": -9}, "training")) == []
     for wrong in ({"training": -1}, {"training": 1}, {"clustering": -1, "training": 0}, {"first pass": 1, "training": 0},
@@ -513,7 +515,7 @@ def test_plans_are_those_that_this_planner_has_made():
     assert kept["planner"] == PLANNER and kept["plans"].keys() == KINDS.keys()
     for kind, stages in kept["plans"].items():
         made = kept_stages(_plan(kind)[1])
-        assert plan_check._agree(stages, made, plan_check._SOLVED), f"{kind}: {made} was planned as {stages}"
+        assert agree(stages, made, plan_check._SOLVED), f"{kind}: {made} was planned as {stages}"
 
 
 def test_all_that_measures_is_known_by_its_stages():
