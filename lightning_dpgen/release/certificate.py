@@ -22,7 +22,6 @@ from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 from lightning_dpgen.privacy.noise.stream import SECURE
 from lightning_dpgen.privacy.planning.calibration import PLANNER
-from lightning_dpgen.privacy.sampling.samplers import TruncatedPoisson
 from lightning_dpgen.privacy.software import versions
 from lightning_dpgen.release.drawing.opened import file_hash
 from lightning_dpgen.release.files import (
@@ -92,9 +91,8 @@ def make_certificate(
     epsilons: list[float | None] = [None] * len(stages)
     if plan.private:
         epsilons = [*stage_epsilons(stages, plan.delta, interval, plan.relation, plan.accountant)]
-    samplers = {stage.name: stage.access.sampler for stage in plan.stages}
-    cut = {name: own.truncation for name, own in samplers.items() if isinstance(own, TruncatedPoisson)}
-    declared = declared | {TRUNCATED_LOTS: cut} if cut else declared
+    cuts = {stage.name: cut for stage in plan.stages if (cut := stage.access.sampler.truncation) is not None}
+    declared = declared | {TRUNCATED_LOTS: cuts} if cuts else declared
     certificate: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
         "private": private,

@@ -34,7 +34,6 @@ from lightning_dpgen.privacy.planning.solving import (
     stages_of,
 )
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec, check_specs, records_of, shares_of
-from lightning_dpgen.privacy.sampling.samplers import TruncatedPoisson
 
 # The number of this planner, which certificates name. A change of the stages, noises or counts that follow from settings
 # raises it: `verify` plans again only what this planner has planned (tests/verification/kept_plans.json).
@@ -256,7 +255,7 @@ def _left(specs: Sequence[StageSpec], delta: float) -> float:
     delta_left = without_failures(event_of(spending, [1.0] * len(spending), delta), delta)[1] if delta else 0.0
     if not delta_left:
         for spec in spending:
-            if isinstance(spec.sampler, TruncatedPoisson):
+            if spec.sampler.fails:
                 raise ValueError(spec.sampler.explain_failures(spec.known_count, delta))
         named = {spec.stage: dict(spec.deltas) for spec in spending}
         raise ValueError(f"delta={delta:g} is used up by the deltas of stages, {named}: expected a sum well below it")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import dp_accounting
 import numpy as np
@@ -71,9 +71,18 @@ class Sampler:
         """True if an access spends a part of delta beside its noise."""
         return False
 
+    @property
+    def truncation(self) -> dict[str, int] | None:
+        """The numbers of a cut, as certificates state them; None where lots are whole."""
+        return None
+
     def without_failures(self) -> Sampler:
         """Return the sampler whose accesses cost what is left of these without their failures."""
         return self
+
+    def explain_failures(self, count: int, delta: float) -> str:
+        """Return the message about so many accesses whose failures use up delta."""
+        raise NotImplementedError
 
     def event(self, noise: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
         """Return the cost of an access with a noise, under add-or-remove-one; for lots in turn that of all steps."""
@@ -119,6 +128,15 @@ class Sampler:
         """Return the fields as they stand in a plan."""
         return {"sample_rate": self.sample_rate}
 
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self | None:
+        """Return the sampler of the fields of an access, whose shape was checked; None if they are of another kind.
+
+        Raises:
+            ValueError: if they describe none.
+        """
+        raise NotImplementedError
+
     def as_line(self) -> dict[str, Any]:
         """Return the fields as they stand in a line of a ledger."""
         return self.as_json()
@@ -144,6 +162,10 @@ class Poisson(Sampler):
 
     def draw(self, stage: str, units: int, step: int, stream: PrivateStream, state: CorrelatedState) -> np.ndarray:
         return stream.poisson_sample(units, self.sample_rate)
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self | None:
+        return cls(fields["sample_rate"])
 
 
 FULL_PASS = Poisson(1.0)
@@ -227,7 +249,7 @@ class TruncatedPoisson(Poisson):
             )
 
     def explain_failures(self, count: int, delta: float) -> str:
-        """Return the message about lots whose cut uses up delta; it says which would take a hundredth of it at most."""
+        # It says which largest lot would take a hundredth of delta at most.
         low, high = self.largest_lot, self.at_most
         while high - low > 1:
             middle = (low + high) // 2
@@ -240,11 +262,16 @@ class TruncatedPoisson(Poisson):
 
     @property
     def truncation(self) -> dict[str, int]:
-        """The two numbers of the cut, as certificates state them."""
         return {"largest_lot": self.largest_lot, "at_most": self.at_most}
 
     def as_json(self) -> dict[str, Any]:
         return super().as_json() | {"truncation": self.truncation}
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self | None:
+        if "truncation" not in fields:
+            return None
+        return cls(fields["sample_rate"], *read_truncation(fields["truncation"]))
 
     def is_close(self, other: Sampler) -> bool:
         return isinstance(other, TruncatedPoisson) and super().is_close(other) and self.truncation == other.truncation
@@ -334,6 +361,14 @@ class Cyclic(Sampler):
     def as_json(self) -> dict[str, Any]:
         return super().as_json() | {"strategy": self.strategy.as_json()}
 
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self | None:
+        if "strategy" not in fields:
+            return None
+        if "truncation" in fields:
+            raise ValueError("lots of records that take turns are not cut: expected a strategy or a truncation")
+        return cls(fields["sample_rate"], Strategy.from_json(fields["strategy"]))
+
     def as_line(self) -> dict[str, Any]:
         # The plan holds the strategy itself.
         return super().as_json() | {"strategy": self.strategy.digest}
@@ -353,17 +388,9 @@ SAMPLERS: tuple[type[Sampler], ...] = (Poisson, TruncatedPoisson, Cyclic)
 
 
 def sampler_from_json(fields: Mapping[str, Any]) -> Sampler:
-    """Return the sampler that `Sampler.as_json` described; fields are those of an access, whose shape was checked.
-
-    Raises:
-        ValueError: if they describe none.
-    """
-    rate = fields["sample_rate"]
-    if "strategy" in fields:
-        if "truncation" in fields:
-            raise ValueError("lots of records that take turns are not cut: expected a strategy or a truncation")
-        return Cyclic(rate, Strategy.from_json(fields["strategy"]))
-    return TruncatedPoisson(rate, *read_truncation(fields["truncation"])) if "truncation" in fields else Poisson(rate)
+    """Return the sampler that `Sampler.as_json` described; see `Sampler.from_fields`."""
+    # The plain one comes last, since it takes any fields.
+    return next(filter(None, (sampler.from_fields(fields) for sampler in reversed(SAMPLERS))))
 
 
 def read_truncation(fields: Any) -> tuple[int, int]:
