@@ -40,6 +40,9 @@ class Account:
     The plan is fixed before a record is read; every access is written to the ledger before its noise is drawn; at the
     end `verify_complete` compares the two. All parts of a run (split, optimizer, callback) share one account.
 
+    In a process that a launcher has started as one of several (torchrun, SLURM, Lightning's own), accounts of other ranks
+    than 0 leave the file alone; they spend what rank 0 writes down, once all of them have joined (`join`).
+
     Args:
         ledger: a path for a new file of this run's accesses, or None to keep them in memory.
         stream: the private stream; None makes one keyed by the operating system.
@@ -48,9 +51,6 @@ class Account:
 
     Raises:
         ValueError: for a study and a stream with a seed; nothing is made or entered then.
-
-    In a process that a launcher has started as one of several (torchrun, SLURM, Lightning's own), accounts of other ranks
-    than 0 leave the file alone; they spend what rank 0 writes down, once all of them have joined (`join`).
 
     Attributes:
         plan: the promise, or the plan that took its place when the run was resumed or extended.
@@ -178,8 +178,8 @@ class Account:
         ours = self.plan
         # A plan that differs in n alone is not extended: the first accesses have bought n.
         extended = plan != replace(ours, n=plan.n)
-        if extended and (left := [stage.name for stage in ours.stages if self.remaining(stage.name)]):
-            raise PlanMismatch(f"a plan can be extended when its stages have been made, and {left} have not")
+        if extended and (unfinished := [stage.name for stage in ours.stages if self.remaining(stage.name)]):
+            raise PlanMismatch(f"a plan can be extended when its stages have been made, and {unfinished} have not")
         plan = plan.begun_by(ours)
         if extended and plan.private and (plan.reference is None or not plan.covers(plan.accesses)):
             raise PlanMismatch(
@@ -208,14 +208,14 @@ class Account:
             raise LedgerError("a run goes on once, on an account from Account.resume, and before anything is drawn")
         promise = Plan.from_json(self.ledger.promise)
         if promise.private:
-            made = {stage.name: self.ledger.count(stage.name) for stage in promise.stages}
+            counts = {stage.name: self.ledger.count(stage.name) for stage in promise.stages}
             for stage, count in done.items():
-                if count > made.get(stage, 0):
+                if count > counts.get(stage, 0):
                     raise LedgerError(
                         f"stage {stage!r}: the saved state knows of {count} accesses and the ledger of "
-                        f"{made.get(stage, 0)}: lines of the ledger are missing"
+                        f"{counts.get(stage, 0)}: lines of the ledger are missing"
                     )
-            plan = promise.rewritten(made, done)
+            plan = promise.rewritten(counts, done)
             if self._exact and plan != promise:
                 raise BudgetTooSmall("accesses were made and lost before their results were saved, and the plan is fixed")
             if plan.as_json() != self.ledger.plan:
@@ -265,13 +265,13 @@ class Account:
         ranks = self.ranks
         if ranks.size == 1:
             return make()
-        made = None
+        result = None
         try:
             self.ranks = Ranks()
-            made = ranks.leader_first(make if ranks.leads else lambda: None)
+            result = ranks.leader_first(make if ranks.leads else lambda: None)
         finally:
             self.ranks = ranks
-        released, state = ranks.broadcast_object((made, self._state))
+        released, state = ranks.broadcast_object((result, self._state))
         self._catch_up(state)
         return released
 
@@ -310,9 +310,10 @@ class Account:
 
         Raises:
             PlanMismatch: for more units than a plan with truncated lots allows.
-            LedgerError: for persons, or other records than before, where these take turns.
+            ValueError: for persons, where records take turns.
+            LedgerError: for other records than before, where these take turns.
         """
-        step, sampler = self.made(stage) if number is None else number, self.plan.stage(stage).access.sampler
+        step, sampler = self.count(stage) if number is None else number, self.plan.stage(stage).access.sampler
         sampler.check_units(stage, units)
         if rows is not None:
             sampler.check_persons(stage)
@@ -350,16 +351,16 @@ class Account:
         """
         self._check_open(stage, of)
         with self._lock:
-            planned, step = self.plan.stage(stage), self.made(stage)
+            planned, step = self.plan.stage(stage), self.count(stage)
             self._check_next(planned, step)
-            access, alike = planned.access, max(0, planned.count - step)
+            access = planned.access
             if draw is not None or access.sample_rate < 1.0:
                 self._lots.take(access, draw or LotId(), step)
             if self._entry.study is not None and not self.follows:
                 self._entry.enter(self.ledger.run, self.plan)
             if access.private:
                 block = min(_BLOCK, max(1, planned.count // _BLOCK_SHARE))
-                self._write(access, ahead=min(block, alike))
+                self._write(access, ahead=min(block, planned.count - step))
             elif not self.ledger.accesses:
                 # One line says it all: the run is not private, whatever else is read.
                 self.ledger.write(access)
@@ -418,24 +419,24 @@ class Account:
         if new:
             self.ranks.leader_first(lambda: self.ledger.record_noises(new))
 
-    def made(self, stage: str) -> int:
+    def count(self, stage: str) -> int:
         """Return how many accesses of a stage were made; those that were lost in a crash count."""
         return self.ledger.count(stage) if self.plan.private else self._progress.done[stage]
 
     def remaining(self, stage: str) -> int:
         """Return how many accesses of a stage the plan still holds."""
-        return self.plan.stage(stage).count - self.made(stage)
+        return self.plan.stage(stage).count - self.count(stage)
 
     @property
     def finished(self) -> bool:
         """True if the plan holds no access that is still to be made."""
         return not any(self.remaining(stage.name) for stage in self.plan.stages)
 
-    def _check_next(self, planned: Stage, made: int) -> None:
-        """Raise PlanMismatch unless the plan holds an access of a stage next, after those that were made."""
+    def _check_next(self, planned: Stage, step: int) -> None:
+        """Raise PlanMismatch unless the plan holds an access of a stage next, after so many."""
         if not self.plan.private:
             return
-        if made >= planned.count:
+        if step >= planned.count:
             raise PlanMismatch(
                 f"stage {planned.name!r}: the plan has {planned.count} accesses, and that many have been made"
             )
@@ -469,7 +470,7 @@ class Account:
         self.ledger.close()
         reconcile.check_complete(self.plan, self.accesses)
 
-    def certified(self) -> tuple[dp_accounting.DpEvent, Spent]:
+    def certify(self) -> tuple[dp_accounting.DpEvent, Spent]:
         """Return event and epsilon for the certificate: the plan's, unless the ledger's is larger.
 
         A run that stopped early, for whatever was seen, does not get a smaller epsilon: reading an odometer at a

@@ -81,7 +81,7 @@ def make_certificate(
         selection: the law and mean of the number of trials, score, space and choice; None for one run.
     """
     plan = account.plan
-    event, spending = account.certified()
+    event, spending = account.certify()
     private = account.private
     accesses = plan.accesses if event == plan.event else account.accesses
     interval, reference = spending.interval or None, plan.reference if plan.private else None

@@ -311,7 +311,7 @@ class PoissonLots:
         Raises:
             PlanMismatch: for more records than a plan with truncated lots allows; nothing is charged.
         """
-        positions, offsets, draw = self._sampled(self._account.made(self._stage) + ahead)
+        positions, offsets, draw = self._sampled(self._account.count(self._stage) + ahead)
         return StoredLot(self._store, positions, offsets, draw, _persons(draw))
 
     def draws(self, count: int, workers: int = 0) -> Iterator[Lot]:
@@ -326,7 +326,7 @@ class PoissonLots:
                 their records are asked for (`StoredLot`).
         """
         # Lots are drawn for steps to come, which may be the turn of other records.
-        first = self._account.made(self._stage)
+        first = self._account.count(self._stage)
         if not workers:
             for number in range(first, first + count):
                 positions, offsets, draw = self._sampled(number)

@@ -135,7 +135,7 @@ class Broken:
 
 
 DPNORM = RULES["dpnorm"]
-WRITE = "self._write(access, ahead=min(block, alike))"
+WRITE = "self._write(access, ahead=min(block, planned.count - step))"
 
 lot_costs = no_record_costs_more_than_the_access
 lot_costs_with_a_histogram = functools.partial(no_record_costs_more_than_the_access, DPNORM)
@@ -789,7 +789,7 @@ BROKEN = {
     ),
     "certificate asks the ledger alone": Broken(
         certificate.make_certificate,
-        {"event, spending = account.certified()":
+        {"event, spending = account.certify()":
          "event, spending = account.event, compute_epsilon(account.event, plan.delta)"},
         (stopping_early,),
     ),

@@ -93,7 +93,7 @@ def test_it_goes_on_with_what_is_left(crashed):
     assert torch.equal(data.split.counts, before["PrivateSplitDataModule"]["counts"])
     state = trainer.optimizers[0].state_dict()["state"][0]
     assert int(state["step"]) == STEPS - 10, "Adam went on too"
-    assert account.certified()[1].epsilon == _plan().epsilon
+    assert account.certify()[1].epsilon == _plan().epsilon
 
 
 def test_both_kinds_of_checkpoint_say_what_was_spent(crashed):

@@ -34,7 +34,7 @@ def test_a_complete_run_settles():
     for stage in ("first", "first", "second", "second", "second"):
         _draw(account, stage)
     account.verify_complete()
-    assert account.certified()[1].epsilon == account.plan.epsilon
+    assert account.certify()[1].epsilon == account.plan.epsilon
 
 
 def test_one_access_too_few_is_noticed():
@@ -58,7 +58,7 @@ def test_an_access_written_past_the_plan_is_noticed_and_charged():
     account.ledger.write(account.plan.stages[0].access)
     with pytest.raises(PlanMismatch):
         account.verify_complete()
-    assert account.certified()[1].epsilon > account.plan.epsilon
+    assert account.certify()[1].epsilon > account.plan.epsilon
 
 
 def test_stages_keep_their_order():
@@ -103,7 +103,7 @@ def test_a_run_that_is_not_private_has_one_entry():
         _draw(account, stage)
     account.verify_complete()
     assert len(account.ledger.accesses) == 1 and account.ledger.accesses[0][1] == 1
-    assert account.certified()[1].epsilon == float("inf")
+    assert account.certify()[1].epsilon == float("inf")
 
 
 def test_nothing_is_drawn_after_the_last_line(tmp_path, account_of):

@@ -191,7 +191,7 @@ def test_a_run_goes_on_with_its_memory_and_its_groups_at_no_further_cost(tmp_pat
     # A state that is saved before the first step keeps the memory.
     again.sample("training", 12)
     again.save_private_state()
-    assert again.plan == account.plan and again.made("training") == 3 + lost
+    assert again.plan == account.plan and again.count("training") == 3 + lost
     for step in range(3 + lost, 8):
         rows[step] = _step(again).numpy()
     drawn = np.stack([*stream.drawn[:3], *np.zeros((lost, 3)), *other.drawn])
@@ -199,7 +199,7 @@ def test_a_run_goes_on_with_its_memory_and_its_groups_at_no_further_cost(tmp_pat
     np.testing.assert_allclose((_matrix(strategy) @ rows)[made], drawn[made], atol=1e-12)
     assert np.array_equal(groups["training"], account._correlated._groups["training"])
     again.verify_complete()
-    assert again.certified()[1].epsilon == account.plan.epsilon
+    assert again.certify()[1].epsilon == account.plan.epsilon
     assert not _memory(path).exists()
 
 
@@ -251,7 +251,7 @@ def test_a_run_that_is_not_complete_says_so():
     _step(account)
     with pytest.raises(PlanMismatch, match="1 of 8 planned steps"):
         account.verify_complete()
-    assert account.certified()[1].epsilon == account.plan.epsilon, "the first step costs all of it"
+    assert account.certify()[1].epsilon == account.plan.epsilon, "the first step costs all of it"
 
 
 def test_lines_of_a_ledger_name_the_strategy_of_the_plan(tmp_path):

@@ -208,7 +208,7 @@ def test_a_resumed_run_pays_for_each_discovery(tmp_path):
         with again.open("training", draw=again.sample("training", 9)[1]) as access:
             gaussian(access, "gradient", torch.zeros(1), sensitivity=1.0)
     again.verify_complete()
-    assert again.certified()[1].epsilon == again.plan.epsilon
+    assert again.certify()[1].epsilon == again.plan.epsilon
 
 
 def test_a_run_that_found_its_keys_too_often_does_not_go_on():

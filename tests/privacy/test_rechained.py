@@ -59,7 +59,7 @@ def _use(path):
     try:
         account.go_on({"first": 1})
         _ = account.finished, account.done, account.accesses, account.plan.spent
-        account.certified()
+        account.certify()
     finally:
         account.ledger.close()
 

@@ -290,7 +290,7 @@ def test_stages_lost_after_later_ones_began_are_made_again(tmp_path):
     for stage in ("first", "split", "training"):
         _draw(account, stage, account.remaining(stage))
     account.verify_complete()
-    event, spending = account.certified()
+    event, spending = account.certify()
     assert event == account.plan.event and spending.epsilon <= 2.0
     assert [(stage.name, stage.count) for stage in account.plan.stages[:2]] == [("first", 2), ("split", 8)]
     assert sum(count for _, count in account.accesses) == sum(count for _, count in account.ledger.accesses)
@@ -350,7 +350,7 @@ def test_lost_steps_are_not_made_again(tmp_path):
     assert account.plan.as_json() == PLAN.as_json() and account.remaining("training") == 440
     _draw(account, "training", 440)
     account.verify_complete()
-    assert account.certified()[1].epsilon == PLAN.epsilon
+    assert account.certify()[1].epsilon == PLAN.epsilon
 
 
 @pytest.mark.slow
@@ -373,7 +373,7 @@ def test_lost_accesses_before_training_cost_it_steps_however_often(tmp_path):
     _draw(account, "split", 3)
     _draw(account, "training", account.remaining("training"))
     account.verify_complete()
-    event, cost = account.certified()
+    event, cost = account.certify()
     assert cost.epsilon == compute_epsilon(account.event, 1e-5).epsilon <= 2.0
     assert account.ledger.count("split") == 4 + 3 and event == account.event
     # One step more would have been too much.

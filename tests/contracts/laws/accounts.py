@@ -112,7 +112,7 @@ def stopping_early_does_not_lower_what_is_certified() -> None:
     account = Account(plan)
     with account.open("training") as access:
         gaussian(access, "sum", torch.zeros(2), sensitivity=1.0)
-    assert account.certified()[1].epsilon == plan.epsilon
+    assert account.certify()[1].epsilon == plan.epsilon
     with tempfile.TemporaryDirectory() as folder:
         certificate = make_certificate(account, unit="one row", declared={"n": 9}, released=[], folder=Path(folder))
     assert certificate["epsilon"] == round_up(plan.epsilon)
