@@ -178,7 +178,7 @@ def _of_records(network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor) ->
 
         if not len(lot):
             continue
-        part, own = lot.mapped(lambda x, s=start, e=end: x[s:e], (0, end - start)), noise[start:end]
+        part, own = lot.map(lambda x, s=start, e=end: x[s:e], (0, end - start)), noise[start:end]
         if start == end:
             # A loss that counts its calls must not learn that a component is empty.
             part, own, _ = probe_lot(part, own, example=term.example)
@@ -272,7 +272,7 @@ def term_gradients(
     if not isinstance(term, PerRecord | PerGroup):
         raise ValueError(f"{type(term).__name__} is not a loss of records: expected a PerRecord or PerGroup term")
     # The code of a data set is not that of the loss, and is not watched as that is.
-    lot = lot.fetched()
+    lot = lot.fetch()
     if engine == "func" and has_shards(network):
         raise ValueError(
             "engine='func' holds whole gradients of each record, and parameters are sharded: use engine='ghost'"

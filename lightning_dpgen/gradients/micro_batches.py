@@ -213,7 +213,7 @@ class MicroBatches:
             if most is not None and rows > most:
                 raise ValueError(
                     "these parts have more records together than their lot, or hold records of one person apart: put each "
-                    "record in one of them (Lot.cut and Lot.divided cut between persons)"
+                    "record in one of them (Lot.cut and Lot.divide cut between persons)"
                 )
             yield part
             # Free this part's gradients before the next part is computed.
@@ -268,7 +268,7 @@ class LotParts:
         """
         if self.count == 1:
             return of_part(lot, 0)
-        return MicroBatches(lambda: (of_part(part, i) for i, part in enumerate(lot.divided(self.count))), lot.draw)
+        return MicroBatches(lambda: (of_part(part, i) for i, part in enumerate(lot.divide(self.count))), lot.draw)
 
 
 def check_micro_batch(size: MicroBatch) -> None:

@@ -122,7 +122,7 @@ class PerSampleGradients:
         if self._persons is None or self.groups is not None:
             raise ValueError(
                 "PerPerson sums the gradients of a person, and the persons of these are not known: take lots as "
-                "PoissonLots draws them (persons=...), and parts of a lot from Lot.cut or Lot.divided, which cut between "
+                "PoissonLots draws them (persons=...), and parts of a lot from Lot.cut or Lot.divide, which cut between "
                 "persons"
             )
         index = self._persons.to(self._layers[0][0].device)

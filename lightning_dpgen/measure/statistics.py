@@ -18,7 +18,7 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.models.bases import Basis, unit_values
 from lightning_dpgen.models.networks import check_sizes
-from lightning_dpgen.sampling.fixed_point import DOUBLE, ROW_BITS, Grid, product, rounded_rows, unit_of
+from lightning_dpgen.sampling.fixed_point import DOUBLE, ROW_BITS, Grid, product, round_rows, unit_of
 
 
 class KeptParts:
@@ -233,7 +233,7 @@ class Means(Statistic):
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         rows = self.basis.coordinates(records)
         rows = rows if self._centres is None else rows - self._centres[component]
-        within = rounded_rows(rows, self.bound, self.unit)
+        within = round_rows(rows, self.bound, self.unit)
         return add_by_place(within, component, self.shape[0])
 
 
@@ -260,7 +260,7 @@ class Squares(Statistic):
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         rest = self.basis.coordinates(records) - self._centres[component]
-        rest = rounded_rows(rest, self._radius, self._radius / SQUARE_LENGTH)
+        rest = round_rows(rest, self._radius, self._radius / SQUARE_LENGTH)
         sums, place = torch.zeros(self.shape, dtype=torch.int64), self._of[component]
         for c in place.unique().tolist():
             sums[c] = outer_products(rest[place == c])
@@ -343,7 +343,7 @@ class SecondMoments(Statistic):
         self.bound, self.shape, self.unit = radius**2, (basis.size, basis.size), (radius / SQUARE_LENGTH) ** 2
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        return outer_products(rounded_rows(self.basis.coordinates(records), self._radius, self._radius / SQUARE_LENGTH))
+        return outer_products(round_rows(self.basis.coordinates(records), self._radius, self._radius / SQUARE_LENGTH))
 
 
 class CharacteristicFunctions(Statistic):

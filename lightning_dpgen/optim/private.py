@@ -445,7 +445,7 @@ class PrivateOptimizer(DPOptimizer):
         if begun is not None and begun[0] is not draw:
             raise RuntimeError(
                 "these gradients are of another lot than the parts that were passed before: parts of one lot share its "
-                "draw (Lot.mapped keeps it), or come from one pass over a loader. The begun lot is dropped; nothing was "
+                "draw (Lot.map keeps it), or come from one pass over a loader. The begun lot is dropped; nothing was "
                 "charged"
             )
         rows = self._rows(gradients, draw, begun and begun[1], all_of_it=not taken and not more)

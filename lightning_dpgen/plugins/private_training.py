@@ -176,7 +176,7 @@ class PrivateTraining:
             chosen_sampler.check_persons(stage.stage)
         person_of = persons_of(store, persons, max_rows)
         chosen_sampler.check_units(stage.stage, len(store) if person_of is None else len(np.unique(person_of)))
-        _warn_of_delta(plan, study)
+        _check_delta(plan, study)
         warn_of_declared(plan.n, len(store))
         path = None if ledger is None else Path(ledger).resolve()
         begun = None if path is None else _BEGUN.get(path)
@@ -296,8 +296,8 @@ def _check(name: str, value: Any, fits: bool, expected: str) -> None:
         raise ValueError(f"{name}={value!r}: expected {expected}")
 
 
-def _warn_of_delta(plan: Plan, study: Study | None) -> None:
-    """Warn of deltas that are allowed and rarely meant."""
+def _check_delta(plan: Plan, study: Study | None) -> None:
+    """Refuse a delta of 1/n or more, and warn of one above 1/(10 n)."""
     n = plan.n or 1
     if plan.private and plan.delta >= 1.0 / n:
         raise ValueError(
@@ -322,7 +322,7 @@ class _Lots(LotLoader):
         super().__init__(lots, steps, block, workers)
         self.accountant = accountant
 
-    def check_begun(self) -> None:
+    def check_fit_is_private(self) -> None:
         # Anything else that iterates, such as a Trainer without the callback, would train on bare records.
         if not self.accountant.fitting:
             raise MisconfigurationException(
@@ -389,7 +389,7 @@ class _Accountant(MomentsAccountant):
                 f"{error}; a moving average of the parameters is kept by averaging=0.999, and not by the module"
             ) from None
         before, trainer.optimizers = trainer.optimizers, self._wrapped(trainer.optimizers)
-        _follow(trainer, dict(zip(map(id, before), trainer.optimizers, strict=True)))
+        _point_schedulers_at(trainer, dict(zip(map(id, before), trainer.optimizers, strict=True)))
         super().on_fit_start(trainer, module)
 
     def _wrapped(self, optimizers: list[Optimizer]) -> list[Optimizer]:
@@ -448,12 +448,12 @@ class _Accountant(MomentsAccountant):
         self.fitting = False
 
 
-def _follow(trainer: pl.Trainer, wrapped: dict[int, Optimizer]) -> None:
+def _point_schedulers_at(trainer: pl.Trainer, wrapped: dict[int, Optimizer]) -> None:
     """Let schedulers know the optimizers of the Trainer: a log of rates would else take them for further ones."""
     trainer_: Any = trainer
     for config in trainer_.lr_scheduler_configs:
         if config.name is None and hasattr(config.scheduler, "optimizer"):
             config.name = f"lr-{type(config.scheduler.optimizer).__name__}"
         for part in parts_of(config.scheduler):
-            if (follows := wrapped.get(id(getattr(part, "optimizer", None)))) is not None:
-                part.optimizer = follows
+            if (optimizer := wrapped.get(id(getattr(part, "optimizer", None)))) is not None:
+                part.optimizer = optimizer

@@ -258,7 +258,7 @@ class VAE(PrivateMixture):
         encoded = self.network.encoded(lot) if self._parts.count == 1 else None
         rows: list[Tensor] = []
         numbers: list[Tensor] = []
-        for part in lot.divided(self._parts.count):
+        for part in lot.divide(self._parts.count):
             before = sum(map(len, numbers))
             numbers.append(noise[before : before + len(part)])
             rows.append(self.network.embedded(part, numbers[-1], embedding, encoded))

@@ -22,7 +22,7 @@ from lightning_dpgen.sampling.stores import (
     ScaledStore,
     SparseStore,
     Store,
-    collated,
+    collate,
     item_of,
 )
 
@@ -225,7 +225,7 @@ def empty_form(dataset: Any, kind: str, name: str = "records") -> Any:
     odd = [type(leaf).__name__ for leaf in tree_leaves(item_of(dataset, 0)) if not isinstance(leaf, _COLLATED)]
     if odd:
         raise BadRecords(f"{name} is a {kind} whose items hold {odd[0]}: expected numbers, arrays or tensors; {encode}")
-    first = collated(dataset, np.arange(min(_FIRST, len(dataset))))
+    first = collate(dataset, np.arange(min(_FIRST, len(dataset))))
     for leaf in tree_leaves(first):
         if not isinstance(leaf, Tensor) or _name(leaf.dtype) not in _NUMBERS:
             found = _name(leaf.dtype) if isinstance(leaf, Tensor) else type(leaf).__name__

@@ -26,7 +26,7 @@ class _Fetching(Dataset):
             return error
 
 
-def fetched(store: Store, positions: Iterable[np.ndarray], workers: int) -> Iterator[Any]:
+def fetch_ahead(store: Store, positions: Iterable[np.ndarray], workers: int) -> Iterator[Any]:
     """Yield the records at some positions after the other, in that order.
 
     Random numbers of items are keyed by the operating system in each process, as in this one (`DatasetStore`).
@@ -41,7 +41,7 @@ def fetched(store: Store, positions: Iterable[np.ndarray], workers: int) -> Iter
 
     Example:
         >>> from lightning_dpgen.sampling.as_store import store_of
-        >>> lots = fetched(store_of(np.arange(4)), [np.array([2]), np.array([0, 3])], workers=1)
+        >>> lots = fetch_ahead(store_of(np.arange(4)), [np.array([2]), np.array([0, 3])], workers=1)
         >>> [records.tolist() for records in lots]
         [[2], [0, 3]]
     """

@@ -142,10 +142,10 @@ def whole_rows(rows: Tensor, bound: float, unit: float) -> Tensor:
         tensor([[11, 15],
                 [ 2,  0]])
     """
-    return rounded_rows(rows, bound, unit).to(torch.int64)
+    return round_rows(rows, bound, unit).to(torch.int64)
 
 
-def rounded_rows(rows: Tensor, bound: float, unit: float) -> Tensor:
+def round_rows(rows: Tensor, bound: float, unit: float) -> Tensor:
     """Return the same whole numbers in float64, in which fewer than 2^53 add up exactly and products are fast."""
     largest, width = math.floor(bound / unit), max(rows.shape[1], 2)
     # Squares of so many bits add up exactly.

@@ -1,4 +1,4 @@
-"""Poisson lots: every record takes part independently at one public rate."""
+"""Lots: the records of each step, drawn by the sampler of the plan's stage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite, check_same_records
 from lightning_dpgen.sampling.csr import entries_of
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.sampling.fetching import fetched
+from lightning_dpgen.sampling.fetching import fetch_ahead
 from lightning_dpgen.sampling.stores import Store
 from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
@@ -69,7 +69,7 @@ class Lot:
         """The tensors that the records consist of."""
         return leaves_of(self.records)
 
-    def mapped(self, change: Callable[[Tensor], Tensor], offsets: tuple[int, ...] | None = None) -> Lot:
+    def map(self, change: Callable[[Tensor], Tensor], offsets: tuple[int, ...] | None = None) -> Lot:
         """Return the lot with `change` applied to each tensor.
 
         Args:
@@ -97,7 +97,7 @@ class Lot:
 
         return self._changed(moved, None if self.persons is None else moved(self.persons))
 
-    def fetched(self) -> Lot:
+    def fetch(self) -> Lot:
         """Return the lot with its records at hand."""
         return self
 
@@ -121,13 +121,13 @@ class Lot:
             yield self._of_persons(start, end)
             start = end
 
-    def divided(self, parts: int) -> Iterator[Lot]:
+    def divide(self, parts: int) -> Iterator[Lot]:
         """Divide the records into so many lots of about the same size, for `MicroBatches`; the number is public.
 
         No person is divided.
 
         Example:
-            >>> [len(part) for part in Lot(torch.zeros(5, 2), (0, 3, 5)).divided(4)]
+            >>> [len(part) for part in Lot(torch.zeros(5, 2), (0, 3, 5)).divide(4)]
             [1, 1, 1, 2]
         """
         at = [i * len(self) // parts for i in range(parts + 1)]
@@ -201,7 +201,7 @@ class StoredLot(Lot):
             records = map_tree(change, records)
         return records
 
-    def fetched(self) -> Lot:
+    def fetch(self) -> Lot:
         return Lot(self.records, self.offsets, self.draw, self.persons)
 
     def _changed(self, change: Callable[[Tensor], Tensor], persons: Tensor | None) -> Lot:
@@ -269,7 +269,7 @@ class PoissonLots:
         else:
             self._order = np.argsort(clusters, kind="stable")
             self._bounds = np.searchsorted(clusters, np.arange(k + 1), sorter=self._order)
-        self._persons: _Persons | None = None
+        self._records_of: _RecordsOfPersons | None = None
         # The number of records or persons of this process; None before it is known how many processes there are.
         self._units: int | None = None
         self._account, self._stage = account, account.plan.stage(stage).name
@@ -294,8 +294,8 @@ class PoissonLots:
             self._order = kept if self._order is None else self._order[kept]
             self._bounds = kept.searchsorted(self._bounds)
         if self._person_of is not None:
-            self._persons = _Persons.of(self._person_of, self._order)
-        self._units = len(next(x for x in (self._persons, self._order, self._store) if x is not None))
+            self._records_of = _RecordsOfPersons.of(self._person_of, self._order)
+        self._units = len(next(x for x in (self._records_of, self._order, self._store) if x is not None))
 
     @property
     def empty(self) -> Any:
@@ -303,7 +303,7 @@ class PoissonLots:
         return self._store.take(np.zeros(0, dtype=np.int64))
 
     def draw(self, ahead: int = 0) -> Lot:
-        """Draw one Poisson lot, or this process's part of it.
+        """Draw one lot, or this process's part of it.
 
         Args:
             ahead: the number of lots that were drawn before, and whose steps are still to come: records may take turns.
@@ -311,8 +311,7 @@ class PoissonLots:
         Raises:
             PlanMismatch: for more records than a plan with truncated lots allows; nothing is charged.
         """
-        positions, offsets, draw = self._sampled(self._account.count(self._stage) + ahead)
-        return StoredLot(self._store, positions, offsets, draw, _persons(draw))
+        return self._draw(self._account.count(self._stage) + ahead)
 
     def draws(self, count: int, workers: int = 0) -> Iterator[Lot]:
         """Yield so many lots, whose records are fetched by processes of their own before they are asked for.
@@ -329,45 +328,40 @@ class PoissonLots:
         first = self._account.count(self._stage)
         if not workers:
             for number in range(first, first + count):
-                positions, offsets, draw = self._sampled(number)
-                yield StoredLot(self._store, positions, offsets, draw, _persons(draw))
+                yield self._draw(number)
             return
-        waiting: deque[tuple[tuple[int, ...], LotId]] = deque()
+        waiting: deque[StoredLot] = deque()
 
-        def sampled() -> Iterator[np.ndarray]:
+        def positions() -> Iterator[np.ndarray]:
             for number in range(first, first + count):
-                taken, offsets, draw = self._sampled(number)
-                waiting.append((offsets, draw))
-                yield taken
+                waiting.append(self._draw(number))
+                yield waiting[-1]._positions
 
-        for records in fetched(self._store, sampled(), workers):
-            offsets, draw = waiting.popleft()
-            yield Lot(records, offsets, draw, _persons(draw))
+        for records in fetch_ahead(self._store, positions(), workers):
+            lot = waiting.popleft()
+            yield Lot(records, lot.offsets, lot.draw, lot.persons)
 
-    def _sampled(self, number: int) -> tuple[np.ndarray, tuple[int, ...], LotId]:
-        """Draw a lot for a step: the positions of its records, where components begin and end, and its identity."""
+    def _draw(self, number: int) -> StoredLot:
+        """Draw the lot of a step, or this process's part of it."""
         if self._units is None:
             self._divide()
-        rows = None if self._persons is None else self._persons.records
+        rows = None if self._records_of is None else self._records_of.records
         taken, draw = self._account.sample(self._stage, self._units, rows, number)
         offsets = tuple(taken.searchsorted(self._bounds).tolist())
-        return taken if self._order is None else self._order[taken], offsets, draw
-
-
-def _persons(draw: LotId) -> Tensor | None:
-    """Return the person of each record of the whole lot of a draw."""
-    return None if draw.persons is None else torch.from_numpy(draw.persons)
+        positions = taken if self._order is None else self._order[taken]
+        persons = None if draw.persons is None else torch.from_numpy(draw.persons)
+        return StoredLot(self._store, positions, offsets, draw, persons)
 
 
 @dataclass(frozen=True)
-class _Persons:
+class _RecordsOfPersons:
     """The records of each person, as positions in the order of components."""
 
     positions: np.ndarray
     starts: np.ndarray
 
     @classmethod
-    def of(cls, persons: np.ndarray, order: np.ndarray | None) -> _Persons:
+    def of(cls, persons: np.ndarray, order: np.ndarray | None) -> _RecordsOfPersons:
         in_order = persons if order is None else persons[order]
         _, person, counts = np.unique(in_order, return_inverse=True, return_counts=True)
         return cls(np.argsort(person, kind="stable"), np.concatenate([[0], counts.cumsum()]))
@@ -421,10 +415,10 @@ def _checked(clusters: np.ndarray, n: int, k: int) -> np.ndarray:
 
 
 class LotLoader:
-    """The lots of a run in blocks, which a Trainer takes as its dataloader.
+    """The lots of a run in batches of several, which a Trainer takes as its dataloader.
 
-    Each batch that Lightning sees is a block of several lots, so that its overhead is paid once a block. Lots are drawn
-    when they are asked for. The number of steps is the plan's, never a function of the number of records.
+    Lightning's overhead is paid once a batch. Lots are drawn when they are asked for. The number of steps is the plan's,
+    never a function of the number of records.
 
     Args:
         steps: the number of lots in all.
@@ -450,11 +444,11 @@ class LotLoader:
         """The records of an empty lot: their shapes and types."""
         return self._lots.empty
 
-    def check_begun(self) -> None:
+    def check_fit_is_private(self) -> None:
         """Refuse the first batch of a fit that is not private; a loader for one training alone says so."""
 
     def __iter__(self) -> Iterator[LotBatch]:
-        self.check_begun()
+        self.check_fit_is_private()
         lots = self._lots.draws(self.steps, self.workers)
         for start in range(0, self.steps, self.block):
             yield LotBatch(lots, min(self.block, self.steps - start), watched=self.watched)
@@ -495,7 +489,7 @@ def block_of(steps: int) -> int:
 
 
 class LotBatch:
-    """A few lots, drawn one after the other while they are iterated over; `len` is public."""
+    """A batch of several lots, drawn one after the other while they are iterated over; `len` is public."""
 
     def __init__(self, lots: Iterator[Lot], size: int, *, watched: bool = True) -> None:
         self._lots, self._size, self._watched = lots, size, watched
@@ -507,7 +501,7 @@ class LotBatch:
         return itertools.islice(self._lots, self._size)
 
     def to(self, *_: Any, **__: Any) -> LotBatch:
-        """Return the block as it is: a Trainer calls this, and lots are moved one by one.
+        """Return the batch itself: a Trainer calls this, and lots are moved one by one.
 
         Raises:
             TypeError: in a Trainer without `MomentsAccountant`, whose training step would get lots in place of records.
@@ -516,7 +510,7 @@ class LotBatch:
 
     def __getitem__(self, at: object) -> NoReturn:
         raise TypeError(
-            f"the batch is a {type(self).__name__}, the next Poisson lots, and no tensors: expected a Trainer with "
+            f"the batch is a {type(self).__name__}, the next lots, and no tensors: expected a Trainer with "
             "callbacks=[MomentsAccountant(account)], which hands training_step the records, or a loop of your own over its "
             "lots, as in for lot in batch: lot.records"
         )

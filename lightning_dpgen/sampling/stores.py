@@ -235,7 +235,7 @@ class DatasetStore(Store):
         """
         if not len(positions):
             return self.none
-        items = collated(self.dataset, positions)
+        items = collate(self.dataset, positions)
         if _form(items) != _form(self.none):
             raise BadRecords(
                 "an item of the data set differs from its first one in form, types or sizes: expected the same of all; "
@@ -253,7 +253,7 @@ def item_of(dataset: Dataset, position: int) -> Any:
     return fetch_quietly(lambda: _items(dataset, [position])[0])
 
 
-def collated(dataset: Dataset, positions: np.ndarray) -> Any:
+def collate(dataset: Dataset, positions: np.ndarray) -> Any:
     """Fetch the items at some positions, and collate them.
 
     Raises:

@@ -131,7 +131,7 @@ def test_many_trials_come_within_a_tenth(attack):
     assert 0.8 < found.whole.shown.low / found.whole.claim < 1.0 and not found.refuted
 
 
-SHORTENED = "within = rounded_rows(rows, self.bound, self.unit)"
+SHORTENED = "within = round_rows(rows, self.bound, self.unit)"
 # The changed function and lines, the settings, what is refuted, and what is said.
 BROKEN = {
     "a bound a tenth too small": (

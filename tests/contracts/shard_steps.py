@@ -92,7 +92,7 @@ def trained(network, ranks, rule, *, multiplier=FAINT, parts=1, records=RECORDS,
         lot = lots.draw()
 
         def make(lot=lot):
-            return (term_gradients(network, term, part, account.stream) for part in lot.divided(parts))
+            return (term_gradients(network, term, part, account.stream) for part in lot.divide(parts))
 
         optimizer.set_gradients(MicroBatches(make, lot.draw) if parts > 1 else next(make()))
         optimizer.step()

@@ -247,7 +247,7 @@ BROKEN = {
         (no_person_costs_a_group_more_than_the_access,),
     ),
     "records of a person drawn one by one": Broken(
-        PoissonLots._sampled,
+        PoissonLots._draw,
         {"sample(self._stage, self._units, rows, number)": "sample(self._stage, len(self._store))"},
         (a_person_is_in_a_lot_with_all_records_or_none,),
     ),

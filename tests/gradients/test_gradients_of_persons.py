@@ -110,7 +110,7 @@ def test_persons_of_one_record_each_are_records():
     assert not torch.allclose(together, records, atol=1e-3)
 
 
-@pytest.mark.parametrize("cut", [lambda lot: lot.cut(2), lambda lot: lot.divided(2), lambda lot: lot.cut(1)])
+@pytest.mark.parametrize("cut", [lambda lot: lot.cut(2), lambda lot: lot.divide(2), lambda lot: lot.cut(1)])
 def test_parts_of_a_lot_give_the_same_step(cut):
     persons = np.array([5, 3, 5, 4, 3, 5])
     rule = PerPerson(PerLayer(Smoothed(Fixed(0.1))))
@@ -130,13 +130,13 @@ def test_a_person_in_two_parts_is_refused():
     with pytest.raises(ValueError, match="hold records of one person apart"):
         _one_step(PerPerson(Fixed(0.1)), 3, persons, cut=_within_persons)
     with pytest.raises(ValueError, match="persons of these are not known"):
-        _one_step(PerPerson(Fixed(0.1)), 3, persons, cut=lambda lot: [lot.mapped(lambda x: x[:3], (0, 3))])
+        _one_step(PerPerson(Fixed(0.1)), 3, persons, cut=lambda lot: [lot.map(lambda x: x[:3], (0, 3))])
 
 
 def test_lots_are_cut_between_persons():
     persons = torch.tensor([0, 2, 1, 0, 2, 2, 3])
     lot = Lot(torch.arange(7), (0, 3, 7), LotId(size=7), persons)
-    for parts in (list(lot.cut(1)), list(lot.cut(4)), list(lot.cut(99)), list(lot.divided(3)), list(lot.divided(9))):
+    for parts in (list(lot.cut(1)), list(lot.cut(4)), list(lot.cut(99)), list(lot.divide(3)), list(lot.divide(9))):
         assert sorted(torch.cat([part.records for part in parts]).tolist()) == list(range(7))
         assert sum(part.units for part in parts) == 4
         for part in parts:
@@ -145,9 +145,9 @@ def test_lots_are_cut_between_persons():
             ends = torch.searchsorted(part.records, torch.tensor([0, 3, 7]))
             assert part.offsets == tuple(ends.tolist()) and part.draw is lot.draw
     assert [len(part) for part in lot.cut(4)] == [3, 4] and [len(part) for part in lot.cut(1)] == [2, 1, 3, 1]
-    assert len(list(lot.divided(9))) == 9
+    assert len(list(lot.divide(9))) == 9
     none = Lot(torch.zeros(0), (0, 0), LotId(size=0), torch.zeros(0, dtype=torch.long))
-    assert [len(part) for part in none.cut(3)] == [0] and [len(part) for part in none.divided(2)] == [0, 0]
+    assert [len(part) for part in none.cut(3)] == [0] and [len(part) for part in none.divide(2)] == [0, 0]
 
 
 def test_what_has_no_persons_is_said():

@@ -47,7 +47,7 @@ def _group_by_group(case, term, lot, noise, groups):
             continue
         ends = torch.searchsorted(members, torch.tensor(lot.offsets)).tolist()
         alone = Groups(torch.zeros_like(members), 1)
-        loss = term.loss(lot.mapped(lambda x, m=members: x[m], tuple(ends)), noise[members], alone).sum()
+        loss = term.loss(lot.map(lambda x, m=members: x[m], tuple(ends)), noise[members], alone).sum()
         found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         rows.append(torch.cat([g.flatten() for g in found]))
         losses.append(loss.detach())

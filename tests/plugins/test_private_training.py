@@ -362,7 +362,7 @@ def test_lots_in_a_trainer_without_the_accountant_are_refused_with_the_cure(step
         def configure_optimizers(self):
             return PrivateOptimizer(super().configure_optimizers(), account=account, clipping=Fixed(1.0))
 
-    with pytest.raises(TypeError, match=r"next Poisson lots.*callbacks=\[MomentsAccountant\(account\)\]"):
+    with pytest.raises(TypeError, match=r"next lots.*callbacks=\[MomentsAccountant\(account\)\]"):
         _trainer().fit(Alone(), poisson_loader(RECORDS, account))
     assert not account.ledger.accesses
 

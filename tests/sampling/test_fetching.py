@@ -8,7 +8,7 @@ from torch.utils.data import Dataset
 from lightning_dpgen import Account, BadRecords, Fixed, PoissonLots, make_plan, poisson_loader, training_stage
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.as_store import store_of
-from lightning_dpgen.sampling.fetching import fetched
+from lightning_dpgen.sampling.fetching import fetch_ahead
 
 N, STEPS = 60, 6
 
@@ -83,7 +83,7 @@ def test_an_item_that_cannot_be_fetched_is_one_line_without_it():
 
 
 def test_data_sets_of_hugging_face_are_taken_as_they_are():
-    lots = list(fetched(store_of(Face()), [np.array([3, 5])], workers=1))
+    lots = list(fetch_ahead(store_of(Face()), [np.array([3, 5])], workers=1))
     assert torch.equal(lots[0]["x"], torch.tensor([[3.0, 9.0], [5.0, 25.0]]))
 
 

@@ -78,7 +78,7 @@ def test_parts_of_a_stored_lot_fetch_their_own_records_alone(persons):
     stored = StoredLot(store, positions, (0, 4, 6), LotId(0.5), persons).to("cpu", torch.float64)
     whole = Lot(store.take(positions).double(), (0, 4, 6), stored.draw, persons)
     store.asked.clear()
-    parts = [[*lot.cut(2), *lot.divided(4)] for lot in (stored, whole)]
+    parts = [[*lot.cut(2), *lot.divide(4)] for lot in (stored, whole)]
     assert len(parts[0]) == len(parts[1]) == 7 and not store.asked
     for own, other in zip(*parts, strict=True):
         assert own.offsets == other.offsets and own.draw is other.draw
@@ -87,6 +87,6 @@ def test_parts_of_a_stored_lot_fetch_their_own_records_alone(persons):
     assert sorted(x for asked in store.asked for x in asked) == sorted([*positions.tolist()] * 2)
     # Records at hand are not fetched again.
     store.asked.clear()
-    assert torch.equal(stored.records, whole.records) and stored.fetched().records is stored.records
+    assert torch.equal(stored.records, whole.records) and stored.fetch().records is stored.records
     assert torch.equal(torch.cat([part.records for part in stored.cut(4)]), whole.records[: len(stored)])
     assert store.asked == [positions.tolist()]
