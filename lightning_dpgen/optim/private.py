@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
@@ -33,6 +34,7 @@ from lightning_dpgen.privacy.planning.stage_spec import expected_lot_size
 _FALSE_ALARM = 1e-11
 # Half of the widest step of the grid on which noise lies, in deviations of the noise.
 _HALF_A_STEP = 2.0 ** (GRID_POWERS[1] - 1)
+Gradients = PerSampleGradients | MicroBatches | EmbeddingGradients
 
 
 def _of_torch_optimizer(name: str) -> property:
@@ -45,6 +47,30 @@ def _of_torch_optimizer(name: str) -> property:
         setattr(self._torch_optimizer, name, value)
 
     return property(read, write)
+
+
+@dataclass
+class _Step:
+    """One step: what was handed over for it."""
+
+    gradients: tuple[Gradients, ...] | None = None
+    data_free: tuple[DataFree, ...] = ()
+    # The lot that `expect` has named, and the pass over a loader that handed it out.
+    expected: tuple[LotId, object | None] | None = None
+    # The lot of which parts were passed, and how many of its records each term has seen.
+    begun: tuple[LotId, list[int]] | None = None
+    # One entry for each part that was announced: are more of the lot to come after it? The last is this step's.
+    announced: Sequence[bool] = ()
+    more: bool = False
+    from_engine: bool = False
+
+
+@dataclass
+class _BetweenSteps:
+    """All that changes, in one object: Lightning's wrapper keeps attributes that are assigned on itself."""
+
+    bounds: list[Bounds] | None = None
+    next: _Step = field(default_factory=_Step)
 
 
 class PrivateOptimizer(DPOptimizer):
@@ -67,7 +93,7 @@ class PrivateOptimizer(DPOptimizer):
         account: plan, ledger and private stream.
         clipping: the rule that chooses the bounds of each lot; one for each term, where a lot has several.
         expected_batch_size: the public divisor, sampling rate times declared N, never the size of what was drawn; None
-            takes it from the plan. In a schedule it is that of the next step, and follows the rate.
+            takes it from the plan.
         stage: the plan's stage that the steps belong to.
         data_free: terms that see no record; their plain gradient is added after the noise.
         embeddings: names of the further noises that `EmbeddingGradients` draw.
@@ -146,8 +172,7 @@ class PrivateOptimizer(DPOptimizer):
         if self._buffer.sharded:
             self._check_sharded(embeddings)
         self._flat = FlatGroups(optimizer, self._buffer) if FlatGroups.possible(optimizer) else None
-        # Lightning's wrapper keeps assigned attributes on itself, so all that changes lives in this one object.
-        self._state_of_step: dict[str, Any] = {"bounds": None, "begun": None, "expected": None}
+        self._between_steps = _BetweenSteps()
 
     def _check_sharded(self, embeddings: Sequence[str]) -> None:
         """Refuse what needs whole parameters.
@@ -160,8 +185,8 @@ class PrivateOptimizer(DPOptimizer):
             "embeddings": bool(embeddings),
             "data_free": bool(self._data_free),
         }
-        if found := [name for name, there in parts.items() if there]:
-            raise ValueError(f"{found[0]} with sharded parameters: is made for whole ones; leave it out")
+        if used := [name for name, is_used in parts.items() if is_used]:
+            raise ValueError(f"{used[0]} with sharded parameters: is made for whole ones; leave it out")
         check_shards(self.params, self._account.ranks)
 
     @property
@@ -258,9 +283,9 @@ class PrivateOptimizer(DPOptimizer):
         multiplier = stage.access.multipliers["gradient"]
         alone = Stage(Access(self._stage, {"gradient": multiplier}), 1, 1.0)
         scratch = self._account.scratch_account(Plan((alone,), self._account.plan.target_epsilon, 1e-5))
-        none = materialised({p: torch.zeros(0, *p.shape, dtype=p.dtype, device=p.device) for p in self.params})
+        no_records = materialised({p: torch.zeros(0, *p.shape, dtype=p.dtype, device=p.device) for p in self.params})
         with scratch.open(self._stage) as access:
-            privatize([(none, Fixed(1.0))], access, self.expected_batch_size, self._buffer)
+            privatize([(no_records, Fixed(1.0))], access, self.expected_batch_size, self._buffer)
         deviation, views = multiplier / self.expected_batch_size, self._buffer.views
         for p in self.params:
             # A rank may have no part of a small parameter.
@@ -280,20 +305,19 @@ class PrivateOptimizer(DPOptimizer):
     @property
     def last_bound(self) -> float | tuple | None:
         """The bound C of the last step, or one for each column of norms, or a tuple of these with one for each term."""
-        bounds = self._state_of_step["bounds"]
-        if bounds is None:
+        if self._between_steps.bounds is None:
             return None
-        each = tuple(b[0] if len(b) == 1 else b for b in bounds)
-        return each[0] if len(each) == 1 else each
+        bounds = tuple(b[0] if len(b) == 1 else b for b in self._between_steps.bounds)
+        return bounds[0] if len(bounds) == 1 else bounds
 
     @property
     def last_bounds(self) -> list[Bounds] | None:
         """The bounds of the last step, those of each term, from which rules may go on."""
-        return self._state_of_step["bounds"]
+        return self._between_steps.bounds
 
     @last_bounds.setter
     def last_bounds(self, bounds: list[Bounds] | None) -> None:
-        self._state_of_step["bounds"] = bounds
+        self._between_steps.bounds = bounds
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the torch optimizer, and the last bounds, from which rules may go on.
@@ -303,7 +327,7 @@ class PrivateOptimizer(DPOptimizer):
         with self._stepping():
             state = self._torch_optimizer.state_dict()
         state = state if self._flat is None else self._flat.apart(state)
-        return state | {"last_bounds": self._state_of_step["bounds"]}
+        return state | {"last_bounds": self._between_steps.bounds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take up what `state_dict` gave, here or of the torch optimizer.
@@ -315,7 +339,7 @@ class PrivateOptimizer(DPOptimizer):
         state = state if self._flat is None else self._flat.joined(state)
         with self._stepping():
             self._torch_optimizer.load_state_dict(state)
-        self._state_of_step["bounds"] = state_dict.get("last_bounds")
+        self._between_steps.bounds = state_dict.get("last_bounds")
 
     def begin_state(self) -> None:
         """Give the torch optimizer a state, into which a checkpoint of shards can be loaded (torch's own way needs a step).
@@ -365,31 +389,28 @@ class PrivateOptimizer(DPOptimizer):
             >>> grad_sample_module(lot.records).sum().backward()     # doctest: +SKIP
             >>> optimizer.step()                                     # doctest: +SKIP
         """
-        before = self._state_of_step["expected"]
-        self._state_of_step["expected"], self._state_of_step["begun"] = None, None
+        handed_over = self._between_steps.next
+        before, handed_over.expected, handed_over.begun = handed_over.expected, None, None
         self._step_skip_queue.clear()
         if before is not None and source is not None and before[1] is source:
             raise RuntimeError(
                 "the batch before this one was left without a step. Every batch takes one, also an empty one: otherwise "
                 "the records would decide which lots are left out. Begin the loop over the loader anew; nothing was charged"
             )
-        self._state_of_step["expected"] = (draw, source)
+        handed_over.expected = (draw, source)
 
-    def set_gradients(
-        self, *gradients: PerSampleGradients | MicroBatches | EmbeddingGradients, data_free: Sequence[DataFree] = ()
-    ) -> None:
+    def set_gradients(self, *gradients: Gradients, data_free: Sequence[DataFree] = ()) -> None:
         """Take the gradients of the lot for the next `step`, one for each term, in the order of the rules.
 
         Args:
             gradients: the gradients of the terms that see records.
             data_free: further terms of this step, which see none.
         """
-        self._state_of_step["gradients"], self._state_of_step["data_free"] = gradients, tuple(data_free)
+        self._between_steps.next.gradients, self._between_steps.next.data_free = gradients, tuple(data_free)
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Drop all that was computed for a step: gradients that were handed over, ``grad_sample`` and ``grad``."""
-        self._state_of_step.pop("gradients", None)
-        self._state_of_step.pop("data_free", None)
+        self._between_steps.next.gradients, self._between_steps.next.data_free = None, ()
         # The begun lot stays: BatchMemoryManager's loop comes here between two of its parts.
         for p in self.params:
             p.grad_sample = None
@@ -402,58 +423,16 @@ class PrivateOptimizer(DPOptimizer):
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Turn the lot's gradients into ``p.grad``, for `step`; return False if more parts of the lot are to come."""
-        # Taken away first: if anything fails from here on, the next step needs a lot of its own.
-        gradients = self._state_of_step.pop("gradients", None)
-        data_free = self._data_free + self._state_of_step.pop("data_free", ())
-        begun, self._state_of_step["begun"] = self._state_of_step["begun"], None
-        expected, self._state_of_step["expected"] = self._state_of_step["expected"], None
-        # BatchMemoryManager announces before each part of a lot whether more of them are to come.
-        announced, self._step_skip_queue[:] = self._step_skip_queue[:], []
-        more = bool(announced) and announced[-1]
-        params, samples = self.params, []
-        for p in params:
-            samples.append(getattr(p, "grad_sample", None))
-            # p.grad of the step before is the buffer, to which a backward pass for a later part would add unclipped ones.
-            p.grad = p.grad_sample = None
-        taken = gradients is not None
-        if not taken:
-            gradients = (self._from_grad_sample(samples, expected and expected[0]),)
-            if expected is None:
-                raise LedgerError(
-                    "grad_sample does not say which records it belongs to, and no lot was drawn for it since the last "
-                    "step: take the loader of AccountEngine(account).make_private(...), which draws one for each step, or "
-                    "a lot of PoissonLots and expect(lot.draw); under BatchMemoryManager the loader has num_workers=0. "
-                    "Nothing was charged"
-                )
-        self._check(gradients, params)
-        if self._buffer.sharded:
-            check_shards(params, self._account.ranks)
-            if data_free or not taken:
-                raise RuntimeError(
-                    "parameters are sharded: expected set_gradients(term_gradients(...)), of terms that see records (no "
-                    "grad_sample, and no DataFree term). Nothing was charged"
-                )
-        if self._flat is not None:
-            self._flat.attach()
-        if len(announced) > 1 and (begun is not None or any(announced)):
-            raise RuntimeError(
-                f"{len(announced)} parts were announced, and one is passed: another has failed, or the loader works ahead "
-                "(use num_workers=0), so it is not known which part this is. Begin the loop anew. The begun lot is "
-                "dropped; nothing was charged"
-            )
-        draw = gradients[0].draw
-        if begun is not None and begun[0] is not draw:
-            raise RuntimeError(
-                "these gradients are of another lot than the parts that were passed before: parts of one lot share its "
-                "draw (Lot.map keeps it), or come from one pass over a loader. The begun lot is dropped; nothing was "
-                "charged"
-            )
-        rows = self._rows(gradients, draw, begun and begun[1], all_of_it=not taken and not more)
+        params = self.params
+        step = self._take_handed_over(params)
+        gradients = self._check_step(step, params)
+        draw, begun = gradients[0].draw, step.begun
+        rows = self._rows(gradients, draw, begun and begun[1], all_of_it=not (step.from_engine or step.more))
         # A part of a lot that Opacus' BatchMemoryManager has cut.
-        if more:
+        if step.more:
             self._account.check_draw(self._stage, draw)
             self._add_part(gradients, begun is not None)
-            self._state_of_step["begun"], self._state_of_step["expected"] = (draw, rows), expected
+            self._between_steps.next.begun, self._between_steps.next.expected = (draw, rows), step.expected
             self._is_last_step_skipped = True
             return False
         try:
@@ -463,19 +442,19 @@ class PrivateOptimizer(DPOptimizer):
                     access,
                     self.expected_batch_size,
                     self._buffer,
-                    self._state_of_step["bounds"],
+                    self._between_steps.bounds,
                     add=begun is not None,
                 )
         except BaseException:
             # The buffer holds sums without noise.
             self._buffer.flat.zero_()
             raise
-        self._state_of_step["bounds"] = bounds
+        self._between_steps.bounds = bounds
         noisy = self._buffer.gradients()
         for p, gradient in noisy.items():
             p.grad = gradient
-        if data_free:
-            self._add_data_free(data_free)
+        if step.data_free:
+            self._add_data_free(step.data_free)
         if self.step_hook:
             self.step_hook(self)
             for p, gradient in noisy.items():
@@ -485,9 +464,60 @@ class PrivateOptimizer(DPOptimizer):
         self._is_last_step_skipped = False
         return True
 
+    def _take_handed_over(self, params: Sequence[Any]) -> _Step:
+        """Take what was handed over for a step: if anything fails from here on, the next one needs a lot of its own."""
+        step, self._between_steps.next = self._between_steps.next, _Step()
+        # BatchMemoryManager announces before each part of a lot whether more of them are to come.
+        step.announced, self._step_skip_queue[:] = self._step_skip_queue[:], []
+        step.more = bool(step.announced) and step.announced[-1]
+        samples = []
+        for p in params:
+            samples.append(getattr(p, "grad_sample", None))
+            # p.grad of the step before is the buffer, to which a backward pass for a later part would add unclipped ones.
+            p.grad = p.grad_sample = None
+        step.from_engine = step.gradients is not None
+        if not step.from_engine:
+            step.gradients = (self._from_grad_sample(samples, step.expected and step.expected[0]),)
+            if step.expected is None:
+                raise LedgerError(
+                    "grad_sample does not say which records it belongs to, and no lot was drawn for it since the last "
+                    "step: take the loader of AccountEngine(account).make_private(...), which draws one for each step, or "
+                    "a lot of PoissonLots and expect(lot.draw); under BatchMemoryManager the loader has num_workers=0. "
+                    "Nothing was charged"
+                )
+        step.data_free = self._data_free + step.data_free
+        return step
+
+    def _check_step(self, step: _Step, params: Sequence[nn.Parameter]) -> Sequence[Gradients]:
+        """Return the gradients of a step; refuse those of other parameters, or of another lot than the parts before."""
+        assert step.gradients is not None, "those of an engine, or of grad_sample"
+        self._check(step.gradients, params)
+        if self._buffer.sharded:
+            check_shards(params, self._account.ranks)
+            if step.data_free or not step.from_engine:
+                raise RuntimeError(
+                    "parameters are sharded: expected set_gradients(term_gradients(...)), of terms that see records (no "
+                    "grad_sample, and no DataFree term). Nothing was charged"
+                )
+        if self._flat is not None:
+            self._flat.attach()
+        if len(step.announced) > 1 and (step.begun is not None or any(step.announced)):
+            raise RuntimeError(
+                f"{len(step.announced)} parts were announced, and one is passed: another has failed, or the loader works "
+                "ahead (use num_workers=0), so it is not known which part this is. Begin the loop anew. The begun lot is "
+                "dropped; nothing was charged"
+            )
+        if step.begun is not None and step.begun[0] is not step.gradients[0].draw:
+            raise RuntimeError(
+                "these gradients are of another lot than the parts that were passed before: parts of one lot share its "
+                "draw (Lot.map keeps it), or come from one pass over a loader. The begun lot is dropped; nothing was "
+                "charged"
+            )
+        return step.gradients
+
     @staticmethod
     def _rows(
-        gradients: Sequence[PerSampleGradients | MicroBatches | EmbeddingGradients],
+        gradients: Sequence[Gradients],
         draw: LotId,
         before: Sequence[int] | None,
         *,
@@ -518,7 +548,7 @@ class PrivateOptimizer(DPOptimizer):
             )
         return rows
 
-    def _add_part(self, gradients: Sequence[PerSampleGradients], begun: bool) -> None:
+    def _add_part(self, gradients: Sequence[Any], begun: bool) -> None:
         """Add the clipped gradients of one part of a lot to the buffer."""
         number = self._account.step_of(self._stage)
         for of_term, rule in zip(gradients, self._rules, strict=True):
@@ -555,9 +585,7 @@ class PrivateOptimizer(DPOptimizer):
         persons = None if draw is None or len(next(iter(gradients.values()))) != draw.size else draw.persons
         return materialised(gradients, draw, persons=None if persons is None else torch.from_numpy(persons))
 
-    def _check(
-        self, gradients: Sequence[PerSampleGradients | MicroBatches | EmbeddingGradients], params: Sequence[nn.Parameter]
-    ) -> None:
+    def _check(self, gradients: Sequence[Gradients], params: Sequence[nn.Parameter]) -> None:
         """Refuse gradients that are not of all parameters; any other would keep an old gradient, or one never clipped."""
         if len(gradients) != len(self._rules):
             raise RuntimeError(

@@ -437,7 +437,7 @@ def test_behind_the_wrapper_of_lightning_nothing_is_lost(account_of):
         torch.testing.assert_close(weight.detach(), torch.tensor(expected), rtol=1e-4, atol=1e-4)
         assert wrapped.optimizer.last_bound == 1.0
     wrapped.set_gradients(materialised({weight: torch.ones(1, 2)}))
-    assert optimizer._state_of_step["gradients"] is not None, "also a call on the wrapper reaches the real optimizer"
+    assert optimizer._between_steps.next.gradients is not None, "also a call on the wrapper reaches the real optimizer"
     assert account.ledger.count("training") == 2
 
 

@@ -140,7 +140,7 @@ def test_lots_are_the_accounts_and_nobody_elses():
         while len(found) < 400:
             for (rows,) in loader:
                 found.append(rows[:, 0].tolist())
-                optimizer._state_of_step["expected"] = None  # as after a step
+                optimizer._between_steps.next.expected = None  # as after a step
         batches.append(found)
     assert batches[0] == batches[1]
     total, deviation = sum(map(len, batches[0])), math.sqrt(400 * 40 * RATE * (1 - RATE))
@@ -174,7 +174,7 @@ def test_records_of_a_person_are_drawn_together():
         _made(account)
     _, optimizer, loader = _made(account, torch.arange(40.0)[:, None].expand(40, 3), persons=persons)
     for (rows,) in loader:
-        optimizer._state_of_step["expected"] = None
+        optimizer._between_steps.next.expected = None
         assert (np.bincount(rows[:, 0].long() // 4, minlength=10) % 4 == 0).all()
 
 
