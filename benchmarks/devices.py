@@ -73,7 +73,7 @@ def rank(number: int, port: int, folder: str, rounds: int, warmup: int, steps: i
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=number, world_size=RANKS)
-    ranks, total = Ranks.joined(), (rounds + warmup) * steps
+    ranks, total = Ranks.join(), (rounds + warmup) * steps
     for name, (make, rule) in FAMILIES.items():
         torch.manual_seed(0)
         together = Fit(make(), rule, ranks, Path(folder) / f"{name} {number}.jsonl", total)

@@ -56,7 +56,7 @@ def rank(number: int, port: int, sharded: bool, width: int, depth: int, steps: i
     """Run one process; each reports its peak and the seconds of a step."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=number, world_size=RANKS)
-    ranks = Ranks.joined()
+    ranks = Ranks.join()
     # Code that a first call loads belongs to neither way.
     fit(network(8, 2, sharded), 8, ranks, 1)
     gc.collect()

@@ -238,7 +238,7 @@ def join_ranks(trainer: TrainerSpec) -> Iterator[Ranks]:
         backend = "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, rank=environment.global_rank(), world_size=environment.world_size())
     try:
-        yield Ranks.joined()
+        yield Ranks.join()
     finally:
         dist.destroy_process_group()
 

@@ -326,7 +326,7 @@ def take_part(desk: Any, argv: Sequence[str], root: Path, work_dir: str) -> None
 def _do_part(desk: Any, argv: Sequence[str], root: Path, work_dir: str) -> End:
     os.chdir(work_dir)
     spec = read_run(argv)
-    source, folder, ranks = check_source(spec.data), RunFolder(root), Ranks.joined()
+    source, folder, ranks = check_source(spec.data), RunFolder(root), Ranks.join()
     if not ranks.leads:
         from lightning_dpgen.runs.train import run_worker
 

@@ -32,9 +32,9 @@ class FlatGroups:
     """The trainable parameters of each group of an optimizer, as views of one tensor, which takes their place in a step.
 
     Outside of a step the groups hold the parameters themselves. The optimizer's state is that of one parameter a group;
-    `apart` and `joined` lead from it to that of an optimizer of the parameters themselves, and back. With 120 small tensors
-    a step takes a fifth of the time that fused Adam takes for one after the other; with a few large ones it makes no
-    difference.
+    `split_state` and `join_states` lead from it to that of an optimizer of the parameters themselves, and back. With 120
+    small tensors a step takes a fifth of the time that fused Adam takes for one after the other; with a few large ones it
+    makes no difference.
 
     Args:
         optimizer: an optimizer that moves each number by itself and has no state yet (`possible`).
@@ -93,7 +93,7 @@ class FlatGroups:
             for group, members in zip(self._optimizer.param_groups, params, strict=True):
                 group["params"] = members
 
-    def apart(self, state: dict[str, Any]) -> dict[str, Any]:
+    def split_state(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return the `state_dict` of an optimizer of the parameters themselves, from that of one parameter a group."""
         of_places: dict[int, dict[str, Any]] = {}
         groups = []
@@ -108,7 +108,7 @@ class FlatGroups:
                 }
         return {"state": of_places, "param_groups": groups}
 
-    def joined(self, state: dict[str, Any]) -> dict[str, Any]:
+    def join_states(self, state: dict[str, Any]) -> dict[str, Any]:
         """Return the `state_dict` of an optimizer of one parameter a group, from that of one of the parameters themselves.
 
         Raises:

@@ -326,7 +326,7 @@ class PrivateOptimizer(DPOptimizer):
         """
         with self._stepping():
             state = self._torch_optimizer.state_dict()
-        state = state if self._flat is None else self._flat.apart(state)
+        state = state if self._flat is None else self._flat.split_state(state)
         return state | {"last_bounds": self._between_steps.bounds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -336,7 +336,7 @@ class PrivateOptimizer(DPOptimizer):
             ValueError: for the state of other parameters.
         """
         state = {name: value for name, value in state_dict.items() if name != "last_bounds"}
-        state = state if self._flat is None else self._flat.joined(state)
+        state = state if self._flat is None else self._flat.join_states(state)
         with self._stepping():
             self._torch_optimizer.load_state_dict(state)
         self._between_steps.bounds = state_dict.get("last_bounds")

@@ -101,7 +101,7 @@ class MomentsAccountant(pl.Callback):
             validate_trainer(trainer, self.account, self.stage)
             self._check_options(trainer)
             try:
-                self.account.join(Ranks.joined())
+                self.account.join(Ranks.join())
             except (LedgerError, NotInstalled, RanksDiffer) as error:
                 raise MisconfigurationException(str(error)) from None
         if trainer.is_global_zero:

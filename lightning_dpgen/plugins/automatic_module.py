@@ -120,8 +120,8 @@ class AutomaticModule:
         self._of_losses = [PerRecord(self._losses)]
         trained = [p for p in module.parameters() if p.requires_grad]
         self.average = ParameterAverage(trained, options.averaging) if options.averaging else None
-        self._own = type(module).training_step.__get__(module)
-        self._takes_index = _takes_index(self._own)
+        self._training_step = type(module).training_step.__get__(module)
+        self._takes_index = _takes_index(self._training_step)
         # Made-up records for a training step that gives terms: a term that kept real ones would be neither clipped nor
         # noised. None for one that gives losses.
         self._made_up: Any = None
@@ -295,7 +295,7 @@ class AutomaticModule:
     def _rehearse(self, empty: Any) -> None:
         some = next(self._module.parameters())
         given, lot = self._tried(empty)
-        of_optimizers, lists = self._each(given, lot), GrowingLists(self._module)
+        of_optimizers, lists = self._terms_of_optimizers(given, lot), GrowingLists(self._module)
         self._set_micro_batch(of_optimizers, empty)
         for optimizer, terms in of_optimizers:
             with training_alone(self._module, optimizer):
@@ -322,7 +322,7 @@ class AutomaticModule:
                 reshard(self._module)
         raise AssertionError("the loop returns or raises")
 
-    def _each(self, given: Any, lot: Lot) -> list[tuple[Any, list]]:
+    def _terms_of_optimizers(self, given: Any, lot: Lot) -> list[tuple[Any, list]]:
         """Return each optimizer with its terms, as the training step has given them for made-up records."""
         optimizers = self._optimizers
         if len(optimizers) == 1 and isinstance(given, Tensor):
@@ -338,7 +338,7 @@ class AutomaticModule:
 
     def _called(self, records: Any) -> Any:
         """Call the module's own training step as Lightning does, which leaves out an index that it does not take."""
-        given = self._own(records, self._index) if self._takes_index else self._own(records)
+        given = self._training_step(records, self._index) if self._takes_index else self._training_step(records)
         return given["loss"] if isinstance(given, dict) and "loss" in given else given
 
     def _losses(self, lot: Lot, noise: Tensor) -> Tensor:

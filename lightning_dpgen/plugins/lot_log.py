@@ -34,11 +34,11 @@ def lot_numbers(
     """
     of_terms = bounds if isinstance(bounds, tuple) and len(gradients) > 1 else (bounds,) * len(gradients)
     sums: dict[str, list[float]] = {}
-    for j, (own, bound) in enumerate(zip(gradients, of_terms, strict=True)):
+    for j, (gradient_of_term, bound) in enumerate(zip(gradients, of_terms, strict=True)):
         behind = f"/{j}" if j else ""
-        if isinstance(own, EmbeddingGradients):
+        if isinstance(gradient_of_term, EmbeddingGradients):
             continue
-        for part in own.parts():
+        for part in gradient_of_term.parts():
             if part.losses is not None:
                 _add(sums, f"loss{behind}", part.losses)
             norms = part.norms()

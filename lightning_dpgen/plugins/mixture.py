@@ -172,12 +172,12 @@ class PrivateMixture(pl.LightningModule):
             raise ValueError(
                 f"initial: a {type(initial).__name__}: expected a Mixture, as load_release(path).mixture is one"
             )
-        own = bool(initial.run) and initial.run == self.account.ledger.run
-        if own and public is not None:
+        is_ours = bool(initial.run) and initial.run == self.account.ledger.run
+        if is_ours and public is not None:
             raise ValueError(
                 f"public={public!r}: the mixture was learned on this account, from private records: leave it out"
             )
-        if not own and public is None:
+        if not is_ours and public is None:
             raise ValueError(
                 "public=None: the mixture was learned on another account than this one, or on an unknown one, and the "
                 "certificate would not state its cost: name the public data that it was learned from, if it was"

@@ -91,16 +91,16 @@ class _Pass:
     """One pass over the data: the positions of each lot, in the order in which batches are handed out."""
 
     def __init__(self, lots: PoissonLots, optimizer: PrivateOptimizer, steps: int, *, ahead: bool) -> None:
-        self._lots, self._optimizer, self._left, self._ahead = lots, optimizer, steps, ahead
+        self._lots, self._optimizer, self._remaining, self._ahead = lots, optimizer, steps, ahead
         self._drawn: deque = deque()
 
     def __iter__(self) -> _Pass:
         return self
 
     def __next__(self) -> list[int]:
-        if not self._left:
+        if not self._remaining:
             raise StopIteration
-        self._left -= 1
+        self._remaining -= 1
         lot = self._lots.draw(ahead=len(self._drawn))
         self._drawn.append(lot.draw)
         if not self._ahead:

@@ -276,14 +276,14 @@ class PrivateTraining:
         self._released = Path(folder)
         return certificate
 
-    def averaged(self) -> AbstractContextManager[None]:
+    def use_average(self) -> AbstractContextManager[None]:
         """Put the average of its parameters into the fitted module, within a ``with`` block.
 
         Raises:
             ValueError: without `averaging`, or before a fit.
 
         Example:
-            >>> with private.averaged():             # doctest: +SKIP
+            >>> with private.use_average():             # doctest: +SKIP
             ...     trainer.validate(model, public_data)
         """
         if self._callback.average is None:

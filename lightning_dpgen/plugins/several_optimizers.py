@@ -53,13 +53,13 @@ def sees_records(terms: Terms) -> bool:
     return any(not isinstance(term, DataFree) for term in terms)
 
 
-def check_kinds(optimizers: Sequence[Optimizer], each: Sequence[Terms]) -> None:
+def check_kinds(optimizers: Sequence[Optimizer], of_optimizers: Sequence[Terms]) -> None:
     """Refuse terms that see records for a public optimizer, and none that does for a private one.
 
     Raises:
         ValueError: naming the optimizer.
     """
-    for number, (optimizer, terms) in enumerate(zip(optimizers, each, strict=True)):
+    for number, (optimizer, terms) in enumerate(zip(optimizers, of_optimizers, strict=True)):
         private = isinstance(optimizer, PrivateOptimizer)
         if private and not sees_records(terms):
             raise ValueError(

@@ -83,7 +83,7 @@ class WGAN(PrivateMixture):
                 "the split; take bias='means'"
             )
         public = torch.Generator().manual_seed(seed)
-        made_by = StackedGenerator(
+        generator_network = StackedGenerator(
             schema,
             k,
             network=network,
@@ -96,8 +96,8 @@ class WGAN(PrivateMixture):
         )
         if critic is None:
             critic = "conv" if network == "conv" else "dense"
-        own = StackedCritic(
-            made_by,
+        critic_network = StackedCritic(
+            generator_network,
             network=critic,
             hidden=hidden,
             layers=layers,
@@ -107,7 +107,7 @@ class WGAN(PrivateMixture):
             generator=public,
         )
         super().__init__(
-            made_by,
+            generator_network,
             account,
             clipping,
             n=n,
@@ -119,7 +119,7 @@ class WGAN(PrivateMixture):
             averaging=averaging,
             micro_batch=micro_batch,
         )
-        self.critic, self.critic_steps, self.made, self._public = own, critic_steps, made, public
+        self.critic, self.critic_steps, self.made, self._public = critic_network, critic_steps, made, public
         self.generator_lr = lr if generator_lr is None else generator_lr
         self.weight_bound = weight_bound
 

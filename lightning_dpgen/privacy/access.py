@@ -327,7 +327,7 @@ class OpenAccess:
         self.max_rows, self.ranks = max_rows, ranks
         self.correlated, self.step = correlated, step
         self.drawn: list[DrawnNoise] = []
-        self._left = dict(access.multipliers)
+        self._undrawn = dict(access.multipliers)
         self._open, self._process = True, os.getpid()
 
     @property
@@ -346,10 +346,10 @@ class OpenAccess:
             raise LedgerError(f"noise {name!r}: this access belongs to process {self._process}, which forked since")
         if not self._open:
             raise LedgerError(f"noise {name!r}: the access of stage {self.access.stage!r} is closed")
-        if name not in self._left:
+        if name not in self._undrawn:
             raise LedgerError(
                 f"noise {name!r} was drawn already or is not listed; stage {self.access.stage!r} has "
-                f"{listed(sorted(self._left)) or 'none'} left of {listed(sorted(self.access.multipliers))}"
+                f"{listed(sorted(self._undrawn)) or 'none'} left of {listed(sorted(self.access.multipliers))}"
             )
         if self.ranks.size > 1 and kind != GAUSSIAN:
             raise LedgerError(
@@ -358,11 +358,11 @@ class OpenAccess:
         if self.access.kind(name) != kind:
             planned = self.access.kind(name)
             raise LedgerError(f"noise {name!r} of stage {self.access.stage!r} is {planned} in the plan, not {kind}")
-        return self._left.pop(name)
+        return self._undrawn.pop(name)
 
     def _close(self) -> None:
         self._open = False
 
     def _check_used_up(self) -> None:
-        if self._left and self.private:
-            raise LedgerError(f"stage {self.access.stage!r}: {listed(sorted(self._left))} was paid for and never drawn")
+        if self._undrawn and self.private:
+            raise LedgerError(f"stage {self.access.stage!r}: {listed(sorted(self._undrawn))} was paid for and never drawn")

@@ -180,7 +180,7 @@ class Account:
         extended = plan != replace(ours, n=plan.n)
         if extended and (unfinished := [stage.name for stage in ours.stages if self.remaining(stage.name)]):
             raise PlanMismatch(f"a plan can be extended when its stages have been made, and {unfinished} have not")
-        plan = plan.begun_by(ours)
+        plan = plan.begin_with(ours)
         if extended and plan.private and (plan.reference is None or not plan.covers(plan.accesses)):
             raise PlanMismatch(
                 "a plan that follows from what was released is extended below a reference that was promised before "

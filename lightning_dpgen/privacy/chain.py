@@ -141,11 +141,11 @@ class Lines:
         for number, raw in enumerate(self._whole, start=1):
             if raw.endswith(TORN.strip()):
                 if _follows(raw.removesuffix(TORN.strip()), self.head):
-                    raise self.damaged(number, "is whole, and marked as if a crash had cut it short")
+                    raise self.damage_error(number, "is whole, and marked as if a crash had cut it short")
                 continue
             line = _parsed(raw)
             if line is None:
-                raise self.damaged(number, f"is not a line of a {self._kind}")
+                raise self.damage_error(number, f"is not a line of a {self._kind}")
             stated = line.pop("check")
             if not self.head and line.get(self._kind) != self._version:
                 raise LedgerError(
@@ -153,7 +153,9 @@ class Lines:
                     f"the software reads format {self._version}"
                 )
             if stated != check(self.head, line):
-                raise self.damaged(number, "does not follow from the lines before it: one was changed, removed or added")
+                raise self.damage_error(
+                    number, "does not follow from the lines before it: one was changed, removed or added"
+                )
             self.head = stated
             self.heads.add(stated)
             yield number, line
@@ -163,7 +165,7 @@ class Lines:
         if not self._known or not self.heads.issuperset(self._known):
             raise LedgerError(f"{self._path}: lines are missing at its end. {self._unknown}")
 
-    def damaged(self, number: int, what: str) -> LedgerError:
+    def damage_error(self, number: int, what: str) -> LedgerError:
         """Return the error for line `number`, with what is wrong with it."""
         return LedgerError(f"{self._path}, line {number}: {what}. {self._unknown}")
 

@@ -86,7 +86,7 @@ class DrawnNoise:
         mechanism: the function of `mechanisms` that has drawn it.
         stage, name: the stage of the access, and the noise among those of the access.
         multiplier: that of the plan.
-        unit: the number that a multiple of 1 stands for (`exact_unit`); None for a noise on no sum of whole numbers.
+        unit: the number that a multiple of 1 stands for (`write_unit`); None for a noise on no sum of whole numbers.
         bound_in_units: the most by which one record moves the sum, in the norm of the mechanism.
         records: the number of times that one unit of privacy moves it by as much.
 

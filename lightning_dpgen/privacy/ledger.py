@@ -304,7 +304,7 @@ class Ledger:
                     if line["closed"] > len(entries):
                         raise ValueError(f"closed={line['closed']}: {len(entries)} entries stand before it")
             except ValueError as error:
-                raise lines.damaged(number, str(error)) from None
+                raise lines.damage_error(number, str(error)) from None
         self.head, self._heads = lines.head, lines.heads
         self._drawn = [(access, len(list(equal))) for access, equal in groupby(entries.values())]
         return lines.ending

@@ -263,7 +263,7 @@ class Plan:
         rest = [event for _, event in events[after:]]
         return not rest or self.reference.dominates(compose_events(rest))
 
-    def begun_by(self, first: Plan) -> Plan:
+    def begin_with(self, first: Plan) -> Plan:
         """Return this plan, with the stages of a plan that was carried out before it as they were drawn.
 
         Raises:

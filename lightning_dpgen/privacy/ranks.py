@@ -36,10 +36,10 @@ class Ranks:
 
     def __init__(self, rank: int = 0, size: int = 1, control: dist.ProcessGroup | None = None) -> None:
         self.rank, self.size, self._control = rank, size, control
-        self._said = b""
+        self._digest = b""
 
     @classmethod
-    def joined(cls) -> Ranks:
+    def join(cls) -> Ranks:
         """Make the ranks of torch's default process group; all of them call it."""
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return cls()
@@ -99,7 +99,7 @@ class Ranks:
     def agree(self, *values: Any) -> None:
         """Take down values that all ranks must have alike, such as the size of a noise; `compare` checks them."""
         if self.size > 1:
-            self._said = hashlib.blake2b(self._said + repr(values).encode(), digest_size=16).digest()
+            self._digest = hashlib.blake2b(self._digest + repr(values).encode(), digest_size=16).digest()
 
     def compare(self) -> None:
         """Check that all ranks have taken down the same.
@@ -107,7 +107,7 @@ class Ranks:
         Raises:
             RanksDiffer: in every rank, naming one that differs from rank 0.
         """
-        self.assert_equal("clipping rule, bound or divisor", self._said)
+        self.assert_equal("clipping rule, bound or divisor", self._digest)
 
     def leader_first(self, work: Callable[[], T]) -> T:
         """Let rank 0 do its work, and then, if that succeeded, the others theirs."""

@@ -51,7 +51,7 @@ def check_complete(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> None:
 
 
 def certify(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> tuple[dp_accounting.DpEvent, Spent]:
-    """Return event and epsilon for a certificate: the plan's, unless the ledger's is larger; see `Account.certified`."""
+    """Return event and epsilon for a certificate: the plan's, unless the ledger's is larger; see `Account.certify`."""
     planned, event = plan.spent, drawn_event(plan, accesses)
     if encode(event) == encode(plan.composition):
         return plan.event, planned

@@ -34,7 +34,7 @@ def state_noises(
     whose trials keep ledgers of their own, has no entry.
 
     Args:
-        accesses: those whose event is certified; see `Account.certified`.
+        accesses: those whose event is certified; see `Account.certify`.
         drawn: the noises of the ledger.
         relation: the relation between neighbours.
     """

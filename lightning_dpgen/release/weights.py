@@ -110,7 +110,7 @@ def release_weights(
     check_public(network, public)
     if not has_shards(network) and account.follows:
         return {}
-    ranks = Ranks.joined() if has_shards(network) else Ranks()
+    ranks = Ranks.join() if has_shards(network) else Ranks()
     tensors, bad = {}, []
     for name, tensor in network.state_dict().items():
         if not isinstance(tensor, Tensor):

@@ -79,7 +79,7 @@ def steps_of(ranks: Ranks, seed: int = 5, steps: int = STEPS) -> torch.Tensor:
 def main(rank: int, size: int, folder: Path) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=size)
-    found = steps_of(Ranks.joined(), seed=7)
+    found = steps_of(Ranks.join(), seed=7)
     np.save(folder / f"rank{rank}.npy", found.numpy())
     torch.distributed.destroy_process_group()
 

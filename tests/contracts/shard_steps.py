@@ -302,7 +302,7 @@ def gathers(mesh) -> list[int]:
 
     term = PerRecord(lambda lot, noise: network(lot.records).square().sum(dim=1))
     with _instead(gathered_module, "gathered", watched):
-        lot = PoissonLots(torch.ones(N, 16), account_of(Ranks.joined(), {"gradient": 1.0}, 1)).draw()
+        lot = PoissonLots(torch.ones(N, 16), account_of(Ranks.join(), {"gradient": 1.0}, 1)).draw()
         term_gradients(network, term, lot, PrivateStream())
     return [most[0], sum(p.numel() for p in network.parameters())]
 
@@ -311,7 +311,7 @@ def main(rank: int, size: int, folder: Path) -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=size)
-    ranks, mesh = Ranks.joined(), init_device_mesh("cpu", (size,))
+    ranks, mesh = Ranks.join(), init_device_mesh("cpu", (size,))
     found = {name: largest_difference(ranks, mesh, rule, options) for name, (rule, options) in CASES.items()}
     found |= {"same noise": same_noise(ranks, mesh), "refusals": refusals(ranks, mesh), "gathers": gathers(mesh)}
     drawn = {"sound": noise(ranks, mesh)}

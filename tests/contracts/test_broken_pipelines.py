@@ -495,7 +495,7 @@ BROKEN = {
         (a_step_takes_no_more_records_than_were_drawn,),
     ),
     "noise given out twice": Broken(
-        OpenAccess.consume, {"return self._left.pop(name)": "return self._left[name]"},
+        OpenAccess.consume, {"return self._undrawn.pop(name)": "return self._undrawn[name]"},
         (each_noise_is_drawn_once_and_only_while_open,),
     ),
     "access never closed": Broken(

@@ -194,7 +194,7 @@ def _released(multipliers, ask):
     def decide(places):
         with Door() as door, account_of(multipliers).open("training") as access:
             ask(access, places)
-            for name in set(access._left):
+            for name in set(access._undrawn):
                 access.consume(name)
         return door.walk[0].exact
 

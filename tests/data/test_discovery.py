@@ -47,7 +47,7 @@ def _look(find, multiplier=0.0, *, seed=0):
     stage = Stage(Access(DISCOVERY, noises, deltas={keys_of("x"): 1e-6}), 1, 1.0)
     with Account(Plan((stage,), 1.0, 1e-5), stream=PrivateStream(seed=seed)).open(DISCOVERY) as access:
         found = find(access)
-        for name in list(access._left):
+        for name in list(access._undrawn):
             access.consume(name)
     return found
 
@@ -121,7 +121,7 @@ def test_an_empty_bucket_passes_with_its_chance():
     stage = Stage(Access(DISCOVERY, {"b": 2.0}), 1, 1.0)
     with Account(Plan((stage,), 1.0, 1e-5), stream=PrivateStream(seed=3)).open(DISCOVERY) as access:
         for _ in range(looks):
-            access._left["b"] = 2.0  # the law of one draw, many times over
+            access._undrawn["b"] = 2.0  # the law of one draw, many times over
             seen += find_bounds(access, "b", nothing, most=3, chance=chance) is not None
     assert abs(seen / looks - chance) < 5.5 * math.sqrt(chance * (1 - chance) / looks)
 

@@ -43,7 +43,7 @@ def rule_on(account_of):
     def apply(rule, norms, multiplier=1.0, before=None, expected_rows=5.0):
         with account_of({**dict.fromkeys(rule.noise_shares, multiplier), "gradient": 1.0}).open("training") as access:
             bound = laws.bound_of(rule, access, torch.tensor(norms), before, expected_rows)
-            assert set(access._left) == {"gradient"}, "a rule draws exactly the noises that it lists"
+            assert set(access._undrawn) == {"gradient"}, "a rule draws exactly the noises that it lists"
             access.consume("gradient")
         return bound
 

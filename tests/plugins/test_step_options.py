@@ -195,7 +195,7 @@ def test_the_average_of_steps_is_released(tmp_path):
     model = _fitted(private, Seen())
     last = _numbers(model)
     assert len(model.seen) == STEPS and torch.equal(model.seen[-1], last)
-    with private.averaged():
+    with private.use_average():
         torch.testing.assert_close(_numbers(model), _expected(model.seen))
     assert torch.equal(_numbers(model), last)
     private.release(model, tmp_path / "release")
@@ -236,14 +236,14 @@ def test_an_average_goes_on_with_its_run(tmp_path):
     private = _private(**given)
     second = _gone_on(private, tmp_path)
     private.account.ledger.close()
-    with private.averaged():
+    with private.use_average():
         torch.testing.assert_close(_numbers(second), _expected([*first.seen, *second.seen]))
 
 
 def test_a_run_without_an_average_does_not_go_on_with_one(tmp_path):
     private = _private(ledger=tmp_path / "ledger")
     with pytest.raises(ValueError, match="averaging=0 keeps no average"):
-        private.averaged()
+        private.use_average()
     _crashed(private, tmp_path)
     again = _private(ledger=tmp_path / "ledger", averaging=KEPT)
     with pytest.raises(MisconfigurationException, match="the checkpoint holds no average"):

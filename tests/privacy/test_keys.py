@@ -116,7 +116,7 @@ def test_impossible_keys_are_refused_before_noise_is_taken(keys, counts, most):
     with laws.discovery_account().open("discovery") as access:
         with pytest.raises(ValueError, match="expected"):
             select_keys(access, "keys", np.array(keys), np.array(counts), most=most)
-        assert "keys" in access._left
+        assert "keys" in access._undrawn
         access.consume("keys"), access.consume("bounds")
 
 

@@ -147,6 +147,6 @@ def test_a_run_without_privacy_writes_one_line_and_may_go_on(tmp_path):
 
 def test_before_anything_is_drawn_there_is_nothing_to_certify():
     account = _account(None)
-    for ask in (account.verify_complete, account.certified):
+    for ask in (account.verify_complete, account.certify):
         with pytest.raises(PlanMismatch, match="nothing has been drawn"):
             ask()

@@ -69,7 +69,7 @@ def test_noisy_max_is_the_exponential_mechanism(stream_of, monotonic):
     seen = np.zeros(4)
     with _open(PURE, multiplier, stream_of(3)) as access:
         for _ in range(rounds):
-            access._left["x"] = multiplier
+            access._undrawn["x"] = multiplier
             place = mechanisms.report_noisy_max(access, "x", multiples, unit=0.5, sensitivity=1.5, monotonic=monotonic)
             seen[place] += 1
 

@@ -138,7 +138,7 @@ def test_a_choice_beside_a_reference_without_failure_is_planned_and_stays_below_
     rest = compose_events([event for _, event in plan.stage_events[1:]])
     spent_by_parts = compute_epsilon(dp_accounting.ComposedDpEvent([plan.stage_events[0][1], rest]), DELTA).epsilon
     assert 0.9 * EPSILON < spent_by_parts <= EPSILON
-    assert plan.reference.used(rest).shift == pytest.approx(1.0, abs=1e-3)
+    assert plan.reference.relative_shift(rest).shift == pytest.approx(1.0, abs=1e-3)
 
 
 def test_a_dominating_shift_holds_when_a_record_is_replaced():

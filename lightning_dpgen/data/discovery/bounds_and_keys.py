@@ -22,7 +22,7 @@ from lightning_dpgen.data.discovery.value_grid import values_of
 from lightning_dpgen.data.persons import mixed
 from lightning_dpgen.privacy.access import OpenAccess
 from lightning_dpgen.privacy.accounting.epsilon_range import check_delta, gaussian_mu
-from lightning_dpgen.privacy.accounting.event_parts import EpsilonDeltaDpEvent, left_of
+from lightning_dpgen.privacy.accounting.event_parts import EpsilonDeltaDpEvent, remaining_delta
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian, select_keys
@@ -106,7 +106,7 @@ def discovery_stage(
     if keys and not 0.0 < together < delta:
         raise ValueError(f"delta_keys={together:g}: expected a positive number, well below delta={delta:g}")
     deltas = {keys_of(column): together / len(keys) for column in keys}
-    left = left_of(delta, [(EpsilonDeltaDpEvent(0.0, d), 1) for d in deltas.values()], ADD_OR_REMOVE_ONE)
+    left = remaining_delta(delta, [(EpsilonDeltaDpEvent(0.0, d), 1) for d in deltas.values()], ADD_OR_REMOVE_ONE)
     roots = {name: math.sqrt(m) for name, m in most.items()}
     weights = {name: share * root / math.fsum(roots.values()) for name, root in roots.items()}
     trees = [values_of(column, level) for column, levels in values.items() for level in range(1, levels + 1)]

@@ -88,7 +88,7 @@ class EpsilonDeltaDpEvent(dp_accounting.DpEvent):
     delta: float
 
 
-def left_of(delta: float, failures: Iterable[tuple[dp_accounting.DpEvent, int]], relation: str) -> float:
+def remaining_delta(delta: float, failures: Iterable[tuple[dp_accounting.DpEvent, int]], relation: str) -> float:
     """Return the delta at which the rest of a composition must be accounted for, beside some (0, d)-private events.
 
     The worst (0, d)-private mechanism fails openly with probability d and says nothing otherwise. So whatever `rest` is,
@@ -107,7 +107,7 @@ def left_of(delta: float, failures: Iterable[tuple[dp_accounting.DpEvent, int]],
         Unaccountable: for an event with an epsilon of its own.
 
     Example:
-        >>> round(left_of(1e-5, [(EpsilonDeltaDpEvent(0.0, 1e-6), 2)], "add_or_remove_one") * 1e6, 4)
+        >>> round(remaining_delta(1e-5, [(EpsilonDeltaDpEvent(0.0, 1e-6), 2)], "add_or_remove_one") * 1e6, 4)
         8.0
     """
     logs, times = [], 2.0 if relation == REPLACE_ONE else 1.0
@@ -161,13 +161,13 @@ def join_gaussians(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent | None
 def without_failures(
     event: dp_accounting.DpEvent, delta: float, relation: str = ADD_OR_REMOVE_ONE
 ) -> tuple[dp_accounting.DpEvent, float]:
-    """Return an event without its failures, and the delta at which it has the epsilon of the whole (`left_of`).
+    """Return an event without its failures, and the delta at which it has the epsilon of the whole (`remaining_delta`).
 
     The delta is 0 where failures use up all of it: no epsilon is finite then.
 
     Raises:
         ValueError: if delta is outside (0, 1).
-        Unaccountable: as `left_of`.
+        Unaccountable: as `remaining_delta`.
     """
     check_delta(delta)
     leaves = list(leaves_of(event, 1))
@@ -175,7 +175,7 @@ def without_failures(
     if not failures:
         return event, delta
     rest = [_times(leaf, count) for leaf, count in leaves if not isinstance(leaf, EpsilonDeltaDpEvent)]
-    return dp_accounting.ComposedDpEvent(rest), left_of(delta, failures, relation)
+    return dp_accounting.ComposedDpEvent(rest), remaining_delta(delta, failures, relation)
 
 
 def failure_probability(event: dp_accounting.DpEvent) -> float:

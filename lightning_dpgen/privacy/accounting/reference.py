@@ -94,17 +94,19 @@ class Reference:
 
     def dominates(self, event: dp_accounting.DpEvent) -> bool:
         """Return whether the reference dominates an event, under each relation that it is for."""
-        return all(self.used(event, relation).shift <= 1.0 for relation in self.relations)
+        return all(self.relative_shift(event, relation).shift <= 1.0 for relation in self.relations)
 
     @property
     def relations(self) -> Sequence[str]:
         return (ADD_OR_REMOVE_ONE, REPLACE_ONE) if self.replaceable else (ADD_OR_REMOVE_ONE,)
 
-    def used(self, event: dp_accounting.DpEvent, relation: str = ADD_OR_REMOVE_ONE, interval: float | None = None) -> Shift:
+    def relative_shift(
+        self, event: dp_accounting.DpEvent, relation: str = ADD_OR_REMOVE_ONE, interval: float | None = None
+    ) -> Shift:
         """Return the `dominating_shift` of an event over that of the reference: 1 where the reference is just used up."""
         times = 2.0 if relation == REPLACE_ONE else 1.0
-        found = dominating_shift(event, times * self.failure, relation, interval)
-        return replace(found, shift=found.shift * self.multiplier / times)
+        shift = dominating_shift(event, times * self.failure, relation, interval)
+        return replace(shift, shift=shift.shift * self.multiplier / times)
 
     def as_json(self) -> dict[str, Any]:
         """Return the reference as it stands in a ledger."""

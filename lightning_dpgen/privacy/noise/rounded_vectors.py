@@ -65,7 +65,7 @@ def rounded_sphericals(words: Words, count: int, k: int, scale: float) -> np.nda
     check_number(
         "scale",
         scale,
-        lambda own: SMALLEST_SCALE <= own <= LARGEST_SCALE,
+        lambda value: SMALLEST_SCALE <= value <= LARGEST_SCALE,
         "from 2^-20 to 2^45 steps of the grid: choose another grid",
     )
     count, k, scale = read_whole("count", count, least=0), read_whole("k", k, least=1), float(scale)
@@ -83,8 +83,8 @@ def rounded_sphericals(words: Words, count: int, k: int, scale: float) -> np.nda
         drawn = drawn.reshape(normals.shape)
         further = _complete(normals, drawn, words)
         for place in _round_by_floats(normals, scale, part, first, second):
-            own = {row: further[row, place] for row in range(2 * k) if (row, place) in further}
-            part[place] = _round_by_digits([int(word) for word in drawn[:, place]], own, scale, words)
+            digits = {row: further[row, place] for row in range(2 * k) if (row, place) in further}
+            part[place] = _round_by_digits([int(word) for word in drawn[:, place]], digits, scale, words)
     return out
 
 

@@ -113,7 +113,7 @@ class PrivateStream:
         self._bits: np.random.PCG64DXSM | Keystream = seeded if seeded is not None else Keystream()
         sampling = seeded if seeded is not None else np.random.PCG64DXSM()
         self._sampler = None if self.secure else np.random.Generator(sampling)
-        self._held = np.empty(0, np.uint64)
+        self._words_room = np.empty(0, np.uint64)
         self._on_device: dict[torch.device, torch.Generator] = {}
         self._scratch: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         self._reserve: dict[torch.dtype, Tensor] = {}
@@ -283,9 +283,9 @@ class PrivateStream:
         """Draw `size` words into memory that is used again: new pages would cost as much as the cipher."""
         if not isinstance(self._bits, Keystream):
             return self._bits.random_raw(size)
-        if len(self._held) < size:
-            self._held = np.empty(size, np.uint64)
-        return self._bits.fill(self._held[:size])
+        if len(self._words_room) < size:
+            self._words_room = np.empty(size, np.uint64)
+        return self._bits.fill(self._words_room[:size])
 
     def _octets(self, size: int) -> np.ndarray:
         """Draw `size` uniform bytes."""
@@ -314,7 +314,7 @@ class Keystream:
     _entropy = staticmethod(os.urandom)
 
     def __init__(self) -> None:
-        self._left = 0
+        self._bytes_of_key = 0
 
     def __reduce__(self):
         raise TypeError("a keystream is never saved: a reader of the file could remove the noise")
@@ -328,13 +328,13 @@ class Keystream:
         out = words.view(np.uint8)
         for start in range(0, len(out), len(_ZEROS)):
             piece = out[start : start + len(_ZEROS)]
-            if len(piece) > self._left:
+            if len(piece) > self._bytes_of_key:
                 self._key()
-            self._left -= len(piece)
+            self._bytes_of_key -= len(piece)
             self._cipher.update_into(_ZEROS[: len(piece)], piece.data)
         return words
 
     def _key(self) -> None:
         # A key is never used twice, so the counter may start at 0.
         self._cipher = Cipher(algorithms.AES(self._entropy(32)), modes.CTR(bytes(16))).encryptor()
-        self._left = _KEY_LASTS
+        self._bytes_of_key = _KEY_LASTS

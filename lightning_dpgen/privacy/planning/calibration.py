@@ -141,7 +141,7 @@ def make_first_plan(
     max_rows = read_whole("max_rows", max_rows)
     check_delta(delta)
     check_specs([spec], epsilon)
-    if spec.noise is None or not spec.closed or spec.count is None:
+    if spec.noise is None or not spec.has_closed_form or spec.count is None:
         raise ValueError(f"stage {spec.stage!r}: expected full passes, so many and with so much Gaussian noise")
     failure = 0.0 if sampled == 0 and not pure else delta / _FAILURE_PART
     stage = Stage(spec.access(spec.noise), spec.count, 1.0 if spec.share is None else spec.share)
@@ -213,7 +213,7 @@ def make_rest(promise: Plan, specs: Sequence[StageSpec]) -> Plan:
 
 def _keeps(stage: Stage, spec: StageSpec) -> bool:
     """Return whether a stage is one of this spec, whatever its noise."""
-    return stage.draws_as(replace(spec, count=stage.count).planned(stage.access.multiplier)) and (
+    return stage.draws_as(replace(spec, count=stage.count).make_stage(stage.access.multiplier)) and (
         spec.count is None or stage.count == spec.count
     )
 
@@ -234,9 +234,9 @@ def _without_units(specs: Sequence[StageSpec], epsilon: float | None, delta: flo
     if not any(spec.fails for spec in specs):
         return _solved(specs, shares, epsilon, delta, accountant)
     # The delta that those of stages leave is the delta of all the noise, exactly.
-    left = _left(specs, delta)
+    noise_delta = _delta_of_noise(specs, delta)
     plain = [replace(spec, deltas={}, sampler=spec.sampler.without_failures()) for spec in specs]
-    plan = _solved(plain, shares, epsilon, left, accountant)
+    plan = _solved(plain, shares, epsilon, noise_delta, accountant)
     stages = tuple(
         replace(stage, access=replace(stage.access, deltas=spec.deltas, sampler=spec.sampler))
         for stage, spec in zip(plan.stages, specs, strict=True)
@@ -244,7 +244,7 @@ def _without_units(specs: Sequence[StageSpec], epsilon: float | None, delta: flo
     return replace(plan, stages=stages, delta=delta)
 
 
-def _left(specs: Sequence[StageSpec], delta: float) -> float:
+def _delta_of_noise(specs: Sequence[StageSpec], delta: float) -> float:
     """Return the delta that is left of a plan's when those of its stages are taken off."""
     spending = [spec for spec in specs if spec.fails]
     for spec in spending:

@@ -108,7 +108,9 @@ class ReferenceLimit:
     def holds(self, event: dp_accounting.DpEvent, *, quick: bool = False) -> bool:
         if quick:
             # Coarse loss distributions overstate.
-            coarse = (self._reference.used(event, relation, INTERVALS[0]) for relation in self._reference.relations)
+            coarse = (
+                self._reference.relative_shift(event, relation, INTERVALS[0]) for relation in self._reference.relations
+            )
             return all(used.shift <= 1.0 for used in coarse)
         return self._reference.dominates(event)
 
@@ -127,11 +129,11 @@ class ReferenceLimit:
 
     def _solve(self, event_at: Callable[[float], dp_accounting.DpEvent], largest: float, relation: str) -> float:
         def at(interval: float) -> Callable[[float], float]:
-            return lambda multiplier: self._reference.used(event_at(multiplier), relation, interval).shift
+            return lambda multiplier: self._reference.relative_shift(event_at(multiplier), relation, interval).shift
 
         # Just below 1, which a sum of inverse squares may pass by its last digit.
         multiplier = smallest_multiplier_within(at(INTERVALS[0]), 1.0 - 1e-9, largest)
-        settled = self._reference.used(event_at(multiplier), relation)
+        settled = self._reference.relative_shift(event_at(multiplier), relation)
         if settled.shift < 0.999:
             # An interval that costs little comes first, after which the last root is near.
             if settled.interval < INTERVALS[3]:
@@ -140,7 +142,7 @@ class ReferenceLimit:
         return multiplier
 
     def compare(self, event: dp_accounting.DpEvent) -> str:
-        shift = max(self._reference.used(event, relation).shift for relation in self._reference.relations)
+        shift = max(self._reference.relative_shift(event, relation).shift for relation in self._reference.relations)
         return f"need {shift:.4g} times the Gaussian shift that was set aside for them before the first pass"
 
 
@@ -219,7 +221,7 @@ def solve_beside_given(specs: Sequence[StageSpec], shares: Sequence[float], delt
 
 def stages_of(specs: Sequence[StageSpec], shares: Sequence[float], multipliers: Sequence[float]) -> tuple[Stage, ...]:
     """Return the stages of specs with these multipliers."""
-    return tuple(spec.planned(m, share) for spec, share, m in zip(specs, shares, multipliers, strict=True))
+    return tuple(spec.make_stage(m, share) for spec, share, m in zip(specs, shares, multipliers, strict=True))
 
 
 def event_of(specs: Sequence[StageSpec], multipliers: Sequence[float], delta: float) -> dp_accounting.DpEvent:
@@ -236,7 +238,7 @@ def _own_multiplier(spec: StageSpec, share: float, epsilon: float, delta: float)
         # Pure epsilon is a sum of inverse multipliers.
         return compute_epsilon(event_of([spec], [1.0], delta), 0.0).epsilon / (share * epsilon)
     mu = math.sqrt(share) * gaussian_mu(epsilon, delta)
-    if spec.closed:
+    if spec.has_closed_form:
         return math.sqrt(spec.known_count) / mu
     target = gaussian_epsilon(mu, delta)
 
@@ -314,7 +316,7 @@ def _worthwhile(spec: StageSpec, share: float, epsilon: float, delta: float) -> 
     """Return whether a stage can use its share with noise that its records outweigh."""
     if spec.noise is not None:
         return True
-    if spec.closed or delta == 0.0:
+    if spec.has_closed_form or delta == 0.0:
         return _own_multiplier(spec, share, epsilon, delta) <= spec.max_noise
     target = gaussian_epsilon(math.sqrt(share) * gaussian_mu(epsilon, delta), delta)
     if target == 0.0:

@@ -87,7 +87,7 @@ class StageSpec:
         return bool(self.deltas) or self.sampler.fails
 
     @property
-    def closed(self) -> bool:
+    def has_closed_form(self) -> bool:
         """True if the accesses together are one Gaussian, for which there is a closed form: equal full passes."""
         return self.sampler == FULL_PASS and not self.kinds
 
@@ -97,7 +97,7 @@ class StageSpec:
         multipliers = {name: multiplier / math.sqrt(w / total) for name, w in self.noise_shares.items()}
         return Access(self.stage, multipliers, self.sampler, self.kinds, self.deltas)
 
-    def planned(self, multiplier: float, share: float = 1.0) -> Stage:
+    def make_stage(self, multiplier: float, share: float = 1.0) -> Stage:
         """Return the stage with this multiplier of noise; see `access`."""
         return Stage(self.access(multiplier), self.known_count, share, self.multiple)
 

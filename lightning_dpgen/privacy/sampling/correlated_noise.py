@@ -69,7 +69,7 @@ class CorrelatedNoise:
         deviation = multiplier * self._strategy.sensitivity
         row = self._stream.add_normal_(torch.zeros_like(out).view(-1), deviation)
         if self._slots:
-            memory = self._held(row)
+            memory = self._memory_for(row)
             for lost in range(self.step, step):
                 memory[lost % self._slots] = 0.0
             row.addmv_(memory.T, self._weights(step).to(row), alpha=-1.0)
@@ -78,7 +78,7 @@ class CorrelatedNoise:
         out.view(-1).add_(row, alpha=scale)
         return round_to_grid_(out, deviation * scale)
 
-    def _held(self, row: Tensor) -> Tensor:
+    def _memory_for(self, row: Tensor) -> Tensor:
         """Return the memory, on the device of a row."""
         if self._memory is None:
             self._memory = row.new_zeros(self._slots, len(row))
@@ -126,7 +126,7 @@ class CorrelatedState:
         self._noises: dict[str, CorrelatedNoise] = {}
         self._groups: dict[str, np.ndarray] = {}
         # Contents of the file when it was first looked at, by stage; None before.
-        self._held: dict[str, Any] | None = None
+        self._stages: dict[str, Any] | None = None
 
     def noise(self, access: Access, step: int) -> CorrelatedNoise | None:
         """Return the noise of the steps of an access; None where it is independent.
@@ -195,11 +195,11 @@ class CorrelatedState:
         Raises:
             DamagedState: for a file that is no such thing, or a part of it.
         """
-        if self._held is None:
+        if self._stages is None:
             stages: dict[str, Any] = {}
             if self._path is not None and self._path.exists():
                 content = durable.load(self._path, "run", "stages")
                 # A file of another run is not this one's.
                 stages = content["stages"] if content["run"] == self._run else {}
-            self._held = stages
-        return self._held
+            self._stages = stages
+        return self._stages

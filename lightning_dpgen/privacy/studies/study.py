@@ -100,7 +100,7 @@ class Study:
         if epsilon is not None and delta is not None:
             check_epsilon(epsilon)
             check_delta(delta)
-        with self._held():
+        with self._acquire():
             if not self.path.exists():
                 if epsilon is None:
                     raise LedgerError(f"{self.path}: there is no such study; give its total (epsilon, delta) to begin it")
@@ -129,7 +129,7 @@ class Study:
         Raises:
             LedgerError: if the file is damaged.
         """
-        with self._held():
+        with self._acquire():
             try:
                 return self._composed(self._read()[1])
             except Unaccountable as error:
@@ -181,7 +181,7 @@ class Study:
 
     def knows(self, records: str) -> bool:
         """Return whether a run on the records of this fingerprint was entered."""
-        with self._held():
+        with self._acquire():
             return any(entry.get("records") == records for entry in self._read()[1])
 
     def _with(
@@ -209,7 +209,7 @@ class Study:
         line |= {"replaced": replaced, "at": chain.now()}
         line |= {} if self.records is None else {"records": self.records}
         line = json.loads(json.dumps(line))
-        with self._held():
+        with self._acquire():
             _, entries, lines = self._read()
             try:
                 total = self._composed([*entries, line])
@@ -235,7 +235,7 @@ class Study:
     def _composed(self, entries: Sequence[Mapping[str, Any]]) -> Total:
         return compose_runs(entries, self.epsilon, self.delta)
 
-    def _held(self) -> AbstractContextManager[Any]:
+    def _acquire(self) -> AbstractContextManager[Any]:
         if not self.path.parent.is_dir():
             raise LedgerError(f"{self.path}: there is no folder {self.path.parent}; make it first")
         try:
@@ -289,7 +289,7 @@ def _checked(lines: chain.Lines) -> list[dict[str, Any]]:
             if read:
                 decode(line["event"])
         except ValueError as error:
-            raise lines.damaged(number, str(error)) from None
+            raise lines.damage_error(number, str(error)) from None
         read.append(line)
     return read
 

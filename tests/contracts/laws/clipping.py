@@ -307,7 +307,7 @@ def the_histogram_counts_each_finite_record_once(norms=(0.3, math.nan, math.inf,
     rule = DPNorm(c_max=2.0, bins=8)
     with Door() as door, account_of({"norms": 1.0, "gradient": 1.0}).open("training") as access:
         bound_of(rule, access, torch.tensor(norms))
-        assert set(access._left) == {"gradient"}, "a rule draws exactly the noises that it lists"
+        assert set(access._undrawn) == {"gradient"}, "a rule draws exactly the noises that it lists"
         access.consume("gradient")
     assert len(door.walk) == 1
     histogram = door.walk[0].exact  # divided by its deviation of 1, so the histogram itself

@@ -46,7 +46,7 @@ def keys_of_one_record_are_seen_with_its_delta(most=3, draws=6_500) -> None:
     with discovery_account(2.5, delta).open("discovery") as access:
         access.consume("bounds")
         for _ in range(draws):
-            access._left["keys"] = 2.5  # the law of one draw is sampled many times
+            access._undrawn["keys"] = 2.5  # the law of one draw is sampled many times
             seen += len(select_keys(access, "keys", keys, np.ones(most, int), most=most)[0]) > 0
 
     def off(expected):
