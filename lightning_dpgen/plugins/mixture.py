@@ -288,10 +288,8 @@ class PrivateMixture(pl.LightningModule):
 
     def gradients(self, lot: Lot) -> tuple[PerSampleGradients | MicroBatches | EmbeddingGradients, ...]:
         """Return the per-record gradients of each term, in the order of the clipping rules."""
-        return (self._parts.gradients(lot, self._of_part),)
-
-    def _of_part(self, part: Lot, _: int) -> PerSampleGradients:
-        return term_gradients(self.trained, self.trained.term, part, self.account.stream)
+        network, stream = self.trained, self.account.stream
+        return (self._parts.gradients(lot, lambda part, _: term_gradients(network, network.term, part, stream)),)
 
     def data_free(self) -> tuple[DataFree, ...]:
         """Return the terms of the next step that see no record."""

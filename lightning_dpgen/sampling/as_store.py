@@ -100,7 +100,8 @@ def _store(records: Any, name: str) -> Store:
             "another sampling the plan's epsilon does not hold"
         )
     if isinstance(records, Dataset) or hugging_face:
-        return _dataset(records, name)
+        check_map_style(records, name)
+        return DatasetStore(records, empty_form(records, type(records).__name__, name))
     raise BadRecords(
         f"{name} is a {kind}: expected a tensor, a numpy array, a scipy.sparse csr_matrix or csr_array, a tuple or dict of "
         "these as columns, or a map-style torch Dataset; convert it to one of them (a DataFrame by to_numpy, a list of "
@@ -205,11 +206,6 @@ def check_map_style(dataset: Any, name: str) -> None:
     if not some:
         # Without an item the form of an empty lot is not known.
         raise BadRecords(f"{name} is a {kind} without items: expected at least one; pass tensors of no rows instead")
-
-
-def _dataset(dataset: Dataset, name: str) -> DatasetStore:
-    check_map_style(dataset, name)
-    return DatasetStore(dataset, empty_form(dataset, type(dataset).__name__, name))
 
 
 def empty_form(dataset: Any, kind: str, name: str = "records") -> Any:

@@ -35,7 +35,8 @@ def check_noises(certificate: dict[str, Any]) -> tuple[list[str], list[str], lis
     records = {1, certificate["declared"].get("max_rows", 1)}
     problems = [*_sums(sums, certificate["relation"], records), *_others(others), *_unlisted(sums)]
     stages = {stage["name"]: stage["event"] for stage in certificate["stages"]}
-    problems += [f"noise of stage {name!r}: there is no such stage" for name in _strangers(sums + others, set(stages))]
+    strangers = {entry["stage"][:80] for entry in sums + others} - {name[:80] for name in stages}
+    problems += [f"noise of stage {name!r}: there is no such stage" for name in sorted(strangers)]
     chosen = []
     for name, event in stages.items():
         entries = [entry for entry in sums + others if entry["stage"] == name]
@@ -108,10 +109,6 @@ def _others(entries: list[dict[str, Any]]) -> Iterator[str]:
         grid = RELATIVE_GRID if mechanism is not None and mechanism.is_real else None
         if entry.get("grid") != grid or (mechanism is not None and entry["law"] != mechanism.kind):
             yield f"{what}: law or grid is not that of {entry['mechanism']}"
-
-
-def _strangers(entries: list[dict[str, Any]], known: set[str]) -> list[str]:
-    return sorted({entry["stage"][:80] for entry in entries} - {name[:80] for name in known})
 
 
 def _stage(name: str, event: dict[str, Any], entries: list[dict[str, Any]], *, pure: bool) -> list[str]:

@@ -57,13 +57,10 @@ def follows_from_settings(certificate: Mapping[str, Any], model: Mapping[str, An
     model_words = declared.get("model")
     if kind == PROJECTION or (kind == PLAIN_WEIGHTS and {MODEL, WEIGHTS}.issuperset(certificate["released"])):
         return False
-    return bool(names_of_a_run(declared)) or not (in_words(model_words) or (model_words is None and not _is_mixture(kind)))
-
-
-def _is_mixture(kind: Any) -> bool:
-    """Return whether this package writes a model of this kind, or of a class of a user, into a release."""
+    # This package writes models of these kinds, or of a class of a user, into a release.
     kinds = measured_networks() | {trained.kind for trained in TRAINED.values()}
-    return isinstance(kind, str) and (kind in kinds or ":" in kind)
+    is_mixture = isinstance(kind, str) and (kind in kinds or ":" in kind)
+    return bool(names_of_a_run(declared)) or not (in_words(model_words) or (model_words is None and not is_mixture))
 
 
 def incomplete_settings(declared: Mapping[str, Any]) -> list[str]:

@@ -25,6 +25,7 @@ from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 from lightning_dpgen.specs.model import AutoSpec
 from lightning_dpgen.specs.settings import FIRST_PASS, Settings, first_stage, has_first_pass, reference_plan
 from lightning_dpgen.specs.usage_error import UsageError
+from lightning_dpgen.verification import outline_check
 from lightning_dpgen.verification.declared_settings import settings_of
 from lightning_dpgen.verification.event_words import (
     LONGEST,
@@ -34,14 +35,6 @@ from lightning_dpgen.verification.event_words import (
     difference_message,
     event_and_count,
     quote_names,
-)
-from lightning_dpgen.verification.outline_check import (
-    incomplete_settings,
-    is_outlined,
-    model_problems,
-    noise_entries,
-    outline_problems,
-    wrong_given_noises,
 )
 
 # Relative tolerance of a multiplier that was solved for: a solution is within 0.1 % of its limit.
@@ -71,7 +64,7 @@ def check_plan(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tupl
     Returns:
         What is wrong, what was confirmed, and what is worth knowing, a line each.
     """
-    if problems := incomplete_settings(certificate["declared"]):
+    if problems := outline_check.incomplete_settings(certificate["declared"]):
         return problems, [], []
     try:
         planner = certificate["versions"].get("planner", "1")
@@ -83,11 +76,14 @@ def check_plan(certificate: Mapping[str, Any], model: Mapping[str, Any]) -> tupl
             return _check_selection(certificate, model, number)
         settings = settings_of(certificate)
         specs = settings.specs()
-        problems = [*model_problems(settings, specs, model), *outline_problems(settings, specs, certificate)]
+        problems = [
+            *outline_check.model_problems(settings, specs, model),
+            *outline_check.outline_problems(settings, specs, certificate),
+        ]
         if problems:
             return problems[:_MOST_PROBLEMS], [], []
         if number < PLANNER:
-            problems = [*wrong_given_noises(specs, certificate), *_unused_budget(specs, certificate)]
+            problems = [*outline_check.wrong_given_noises(specs, certificate), *_unused_budget(specs, certificate)]
             return problems[:_MOST_PROBLEMS], [], [] if problems else [_EARLIER]
         plan = _plan_of(settings, certificate)
         problems = [
@@ -236,7 +232,7 @@ def _wrong_bounds(settings: Settings, certificate: Mapping[str, Any]) -> Iterato
 
 def _wrong_multipliers(plan: Plan, certificate: Mapping[str, Any]) -> Iterator[str]:
     """Yield a noise whose multiplier is not the planned one."""
-    for entry in noise_entries(certificate):
+    for entry in outline_check.noise_entries(certificate):
         multipliers = plan.stage(entry["stage"]).access.multipliers
         for name in entry["names"]:
             if not math.isclose(entry["multiplier"], multipliers[name], rel_tol=_SOLVED):
@@ -261,7 +257,7 @@ def _check_selection(
         return [_unused_budget_message(certificate)], [], []
     if certificate["selection"]["chosen"] is None:
         settings = settings_of(certificate)
-        problems = [*model_problems(settings, settings.specs(), model)]
+        problems = [*outline_check.model_problems(settings, settings.specs(), model)]
         notes = ["no trial was made, so the declared settings are those of a network that has seen nothing"]
         return problems, [], [] if problems else notes
     event = certificate["event"]["event"]
@@ -271,14 +267,14 @@ def _check_selection(
         for factor in _TRIAL_BUDGETS:
             settings = settings_of(certificate, min(cost * factor, certificate["target_epsilon"]))
             specs = settings.specs()
-            if problems := [*model_problems(settings, specs, model)]:
+            if problems := [*outline_check.model_problems(settings, specs, model)]:
                 return problems, [], []
             parts = trial["events"] if trial["type"] == "ComposedDpEvent" else [trial]
             # For the message at the end: those of the last budget.
             names = [spec.stage for spec in specs]
             if len(specs) != len(parts):
                 continue
-            if planner < PLANNER and all(map(is_outlined, specs, parts)):
+            if planner < PLANNER and all(map(outline_check.is_outlined, specs, parts)):
                 return [], [], [_EARLIER]
             if planner == PLANNER and agree(encode(settings.plan().composition), trial, _SOLVED):
                 return [], ["the plan of one of the trials is that of the declared settings"], []
