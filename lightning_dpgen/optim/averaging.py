@@ -49,8 +49,8 @@ class ParameterAverage:
         """Move the average towards the parameters, after a step."""
         self._weight = self.keep * self._weight + 1.0 - self.keep
         part = (1.0 - self.keep) / self._weight
-        for own, p in zip(self._average, self._parameters, strict=True):
-            own.lerp_(p, part)
+        for average, p in zip(self._average, self._parameters, strict=True):
+            average.lerp_(p, part)
 
     @contextmanager
     def in_their_place(self) -> Iterator[None]:

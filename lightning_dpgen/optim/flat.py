@@ -100,9 +100,9 @@ class FlatGroups:
         for i, (group, places) in enumerate(zip(state["param_groups"], self._places(), strict=True)):
             groups.append(group | {"params": [place for place, _ in places]})
             trained = [(place, p) for place, p in places if p.requires_grad]
-            own = state["state"].get(i, {})
-            parts = {name: _cut(name, value, [p for _, p in trained]) for name, value in own.items()}
-            if own:
+            group_state = state["state"].get(i, {})
+            parts = {name: _cut(name, value, [p for _, p in trained]) for name, value in group_state.items()}
+            if group_state:
                 of_places |= {
                     place: {name: part[j] for name, part in parts.items()} for j, (place, _) in enumerate(trained)
                 }

@@ -95,7 +95,7 @@ def _tried(scheduler: LRScheduler, times: int) -> set[tuple[float, ...]]:
     Raises:
         MisconfigurationException: if one of the steps fails.
     """
-    optimizer, kept = scheduler.optimizer, copy.deepcopy(scheduler.state_dict())
+    optimizer, state = scheduler.optimizer, copy.deepcopy(scheduler.state_dict())
     groups = [{name: copy.deepcopy(x) for name, x in g.items() if name != "params"} for g in optimizer.param_groups]
     rates, steps = {_rates(optimizer)}, 0
     try:
@@ -112,7 +112,7 @@ def _tried(scheduler: LRScheduler, times: int) -> set[tuple[float, ...]]:
             f"{error}): expected a schedule of {times} steps or more, such as total_steps={times} of a OneCycleLR"
         ) from error
     finally:
-        scheduler.load_state_dict(kept)
+        scheduler.load_state_dict(state)
         for group, before in zip(optimizer.param_groups, groups, strict=True):
             for name, value in before.items():
                 if isinstance(value, Tensor):

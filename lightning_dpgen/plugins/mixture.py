@@ -137,8 +137,8 @@ class PrivateMixture(pl.LightningModule):
     @property
     def whole_lots(self) -> str | None:
         """The reason why lots have to be taken in one piece; None where `gradients` takes them in parts."""
-        own = type(self).gradients is not PrivateMixture.gradients
-        return f"{type(self).__name__} computes the gradients of a lot in its own way" if own else None
+        is_overridden = type(self).gradients is not PrivateMixture.gradients
+        return f"{type(self).__name__} computes the gradients of a lot in its own way" if is_overridden else None
 
     @property
     def steps_taken(self) -> int:
@@ -307,8 +307,8 @@ class PrivateMixture(pl.LightningModule):
         if self.average is not None:
             self.averaged.mul_(self.averaging).add_(1.0 - self.averaging)
             weight = (1.0 - self.averaging) / float(self.averaged)
-            for kept, own in zip(self.average.parameters(), self.network.parameters(), strict=True):
-                kept.data.lerp_(own.data, weight)
+            for average, p in zip(self.average.parameters(), self.network.parameters(), strict=True):
+                average.data.lerp_(p.data, weight)
 
     def training_step(self, block: LotBatch, _: int) -> None:
         given: Any = self.optimizers()

@@ -135,8 +135,8 @@ def _sum_of(terms: Sequence[DataFree]) -> torch.Tensor:
     losses = [term.loss() for term in terms]
     for loss in losses:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-            found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-            raise ValueError(f"a DataFree loss must be one number, such as a mean over what was generated; it is {found}")
+            what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise ValueError(f"a DataFree loss must be one number, such as a mean over what was generated; it is {what}")
     total = torch.stack([loss.sum() for loss in losses]).sum()
     if not total.requires_grad:
         raise ValueError(

@@ -154,12 +154,12 @@ class PrivateSplitDataModule(pl.LightningDataModule):
             DamagedState: if the file cannot be read.
         """
         if self._keep is not None and self._keep.is_file():
-            kept = durable.load(self._keep, "head", "state")
-            if not self.account.ledger.knows(kept["head"]):
+            saved = durable.load(self._keep, "head", "state")
+            if not self.account.ledger.knows(saved["head"]):
                 raise LedgerError(
                     f"{self._keep}: refers to lines that the ledger does not hold: some of the ledger is missing"
                 )
-            self.load_state_dict(kept["state"])
+            self.load_state_dict(saved["state"])
         return dict(self.state.done) if self.state else {}
 
     def state_dict(self) -> dict[str, Any]:

@@ -277,9 +277,9 @@ class IssuedLots:
         stage = access.stage
         if draw in self._issued and draw.stage == stage:
             return
-        found = f"were drawn for stage {draw.stage!r}, or with another account," if draw.stage else "were not drawn at all,"
+        which = f"were drawn for stage {draw.stage!r}, or with another account," if draw.stage else "were not drawn at all,"
         raise LedgerError(
-            f"stage {stage!r}: these records {found} so the plan's rate of {access.sample_rate:g} says nothing about them: "
+            f"stage {stage!r}: these records {which} so the plan's rate of {access.sample_rate:g} says nothing about them: "
             f"take each lot from PoissonLots or poisson_loader(records, account, stage={stage!r}), or the batches of an "
             "Opacus loop from AccountEngine(account).make_private(...); a full lot is drawn so, too. Nothing was charged"
         )

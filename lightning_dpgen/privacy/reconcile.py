@@ -40,9 +40,9 @@ def check_complete(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> None:
     event = drawn_event(plan, accesses)
     # Steps in turn are one event, however many were made.
     for stage in plan.stages if plan.private else ():
-        made = sum(count for access, count in accesses if access.stage == stage.name)
-        if stage.access.sampler.in_turn and made != stage.count:
-            raise PlanMismatch(f"stage {stage.name!r}: {made} of {stage.count} planned steps were made")
+        count_made = sum(count for access, count in accesses if access.stage == stage.name)
+        if stage.access.sampler.in_turn and count_made != stage.count:
+            raise PlanMismatch(f"stage {stage.name!r}: {count_made} of {stage.count} planned steps were made")
     if encode(event) != encode(plan.composition):
         raise PlanMismatch(
             "the ledger is not what the plan promised; nothing may be released under this plan.\nplan:   "

@@ -44,5 +44,5 @@ def installed_version(name: str = "lightning_dpgen") -> str:
 
 def launched_as() -> int:
     """Return the rank that a launcher gave to this process (torchrun, SLURM, Lightning's own); 0 where none has."""
-    said = next((os.environ[name] for name in _SAID_BY if os.environ.get(name)), "0")
-    return int(said) if said.isdigit() else 0
+    rank = next((os.environ[name] for name in _SAID_BY if os.environ.get(name)), "0")
+    return int(rank) if rank.isdigit() else 0

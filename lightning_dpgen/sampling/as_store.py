@@ -67,9 +67,9 @@ def store_of(records: Any, *, scale: float | None = None) -> Store:
         raise BadRecords(f"scale={scale:g}: expected a positive number, by which bytes are divided, such as 255")
     values = _tensor(records, "records") if isinstance(records, Tensor | np.ndarray) else None
     if values is None or values.dtype != torch.uint8:
-        found = type(records).__name__ if values is None else f"{type(records).__name__} of {_name(values.dtype)}"
+        what = type(records).__name__ if values is None else f"{type(records).__name__} of {_name(values.dtype)}"
         raise BadRecords(
-            f"scale={scale:g} with records that are a {found}: expected a tensor or array of uint8; leave scale out, and "
+            f"scale={scale:g} with records that are a {what}: expected a tensor or array of uint8; leave scale out, and "
             "of several columns give store_of(column, scale=...) for each that needs one"
         )
     return ScaledStore(values, float(scale))
@@ -193,17 +193,17 @@ def check_map_style(dataset: Any, name: str) -> None:
     if of_hugging_face and isinstance(dataset, dict):
         raise BadRecords(f"{name} is a {kind} of several data sets: expected one; pass {name}['train'], for example")
     if isinstance(dataset, IterableDataset) or (of_hugging_face and not hasattr(dataset, "__len__")):
-        own = "" if kind == "IterableDataset" else f" ({kind})"
+        named = "" if kind == "IterableDataset" else f" ({kind})"
         raise BadRecords(
-            f"{name} is an IterableDataset{own}: expected a map-style Dataset, since each record takes part in a Poisson "
+            f"{name} is an IterableDataset{named}: expected a map-style Dataset, since each record takes part in a Poisson "
             "lot by itself and is fetched by its position; give it __getitem__ and __len__, or write its records to an "
             "array and memory-map that"
         )
     try:
-        some = len(dataset) > 0
+        has_items = len(dataset) > 0
     except (TypeError, NotImplementedError):
         raise BadRecords(f"{name} is a {kind} without __len__: expected a map-style Dataset; give it one") from None
-    if not some:
+    if not has_items:
         # Without an item the form of an empty lot is not known.
         raise BadRecords(f"{name} is a {kind} without items: expected at least one; pass tensors of no rows instead")
 
@@ -224,8 +224,8 @@ def empty_form(dataset: Any, kind: str, name: str = "records") -> Any:
     first = collate(dataset, np.arange(min(_FIRST, len(dataset))))
     for leaf in tree_leaves(first):
         if not isinstance(leaf, Tensor) or _name(leaf.dtype) not in _NUMBERS:
-            found = _name(leaf.dtype) if isinstance(leaf, Tensor) else type(leaf).__name__
-            raise BadRecords(f"{name} is a {kind} whose items hold {found}: expected numbers; {encode}")
+            kind_of_item = _name(leaf.dtype) if isinstance(leaf, Tensor) else type(leaf).__name__
+            raise BadRecords(f"{name} is a {kind} whose items hold {kind_of_item}: expected numbers; {encode}")
     # A list is collated place by place, to as many columns as it has numbers.
     if isinstance(first, dict) and any(isinstance(column, list) for column in first.values()):
         raise BadRecords(f"{name} is a {kind} whose items hold lists: expected arrays or tensors; {encode}")

@@ -180,8 +180,8 @@ def _shortening(rows: Tensor, bound: float, unit: float, bits: int, longest: flo
     scale = torch.from_numpy(np.ldexp(1.0 / bound, -halvings.numpy()))
     norms = lengths((rows * (scale * 2.0**bits)).round_())[:, None] * 2.0**-bits
     factors = longest / norms.clamp(min=2.0**-bits)
-    found = torch.where((halvings > 0) | (factors < 1.0), factors * scale * (bound / unit), 1.0 / unit)
-    return found.where(farthest < _FARTHEST, 0.0)
+    scales = torch.where((halvings > 0) | (factors < 1.0), factors * scale * (bound / unit), 1.0 / unit)
+    return scales.where(farthest < _FARTHEST, 0.0)
 
 
 class Highest:
@@ -237,15 +237,15 @@ class Nearest(Highest):
 
     def __call__(self, whole: Tensor) -> Tensor:
         """Find the places (B,) of float32 rows (B, d)."""
-        found, doubtful = self.likely(whole)
-        found[doubtful] = self.exact(whole[doubtful])
-        return found
+        places, doubtful = self.likely(whole)
+        places[doubtful] = self.exact(whole[doubtful])
+        return places
 
     @full_precision(torch.device("cpu"))
     def likely(self, whole: Tensor) -> tuple[Tensor, Tensor]:
         """Find places (B,) in float32, and the rows whose place has to be found in whole numbers."""
         scores = torch.addmm(self._rough_half, self._rough, whole.T)
         # Finding the largest and its place together is ten times as fast as finding the place alone.
-        best, found = scores.max(dim=0)
-        second = scores.scatter_(0, found[None], -torch.inf).amax(dim=0)
-        return found, (best - second <= self._error).nonzero()[:, 0]
+        best, places = scores.max(dim=0)
+        second = scores.scatter_(0, places[None], -torch.inf).amax(dim=0)
+        return places, (best - second <= self._error).nonzero()[:, 0]

@@ -148,9 +148,9 @@ class Lot:
 
     def _of_persons(self, start: int, end: int) -> Lot:
         """Take the records of the persons from `start` to before `end`."""
-        taken = ((self.persons >= start) & (self.persons < end)).nonzero()[:, 0]
-        ends = torch.searchsorted(taken, torch.tensor(self.offsets, device=taken.device)).tolist()
-        return self._part(taken, tuple(ends), self.persons[taken] - start)
+        rows = ((self.persons >= start) & (self.persons < end)).nonzero()[:, 0]
+        ends = torch.searchsorted(rows, torch.tensor(self.offsets, device=rows.device)).tolist()
+        return self._part(rows, tuple(ends), self.persons[rows] - start)
 
     def _changed(self, change: Callable[[Tensor], Tensor], persons: Tensor | None) -> Lot:
         return Lot(map_tree(change, self.records), self.offsets, self.draw, persons)
@@ -290,9 +290,9 @@ class PoissonLots:
                 mine = mine[person_of]
             if self._order is not None:
                 mine = mine[self._order]
-            kept = np.flatnonzero(mine)
-            self._order = kept if self._order is None else self._order[kept]
-            self._bounds = kept.searchsorted(self._bounds)
+            of_process = np.flatnonzero(mine)
+            self._order = of_process if self._order is None else self._order[of_process]
+            self._bounds = of_process.searchsorted(self._bounds)
         if self._person_of is not None:
             self._records_of = _RecordsOfPersons.of(self._person_of, self._order)
         self._units = len(next(x for x in (self._records_of, self._order, self._store) if x is not None))
@@ -346,9 +346,9 @@ class PoissonLots:
         if self._units is None:
             self._divide()
         rows = None if self._records_of is None else self._records_of.records
-        taken, draw = self._account.sample(self._stage, self._units, rows, number)
-        offsets = tuple(taken.searchsorted(self._bounds).tolist())
-        positions = taken if self._order is None else self._order[taken]
+        places, draw = self._account.sample(self._stage, self._units, rows, number)
+        offsets = tuple(places.searchsorted(self._bounds).tolist())
+        positions = places if self._order is None else self._order[places]
         persons = None if draw.persons is None else torch.from_numpy(draw.persons)
         return StoredLot(self._store, positions, offsets, draw, persons)
 

@@ -166,9 +166,9 @@ class SparseStore(Store):
         return torch.from_numpy(rows)
 
     def stretch(self, rows: slice) -> scipy.sparse.csr_array:
-        found = read_stretch(rows, self.indptr, self.indices, self.data, self.width)
-        found.data = _float32(found.data)
-        return found
+        matrix = read_stretch(rows, self.indptr, self.indices, self.data, self.width)
+        matrix.data = _float32(matrix.data)
+        return matrix
 
     def blocks(self) -> Iterator[Tensor]:
         for start in range(0, len(self.data), _AT_ONCE):

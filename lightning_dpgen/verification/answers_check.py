@@ -66,15 +66,15 @@ def _wrong(file: io.TextIOWrapper, schema: Schema, sets: list[list[str]], certif
         yield f"its columns are {str(header)[:200]}: expected {', '.join([*before, *numbers])}"
         return
     width = len(header)
-    columns = [pa.array(own) for own in zip(*cells_of(schema, sets), strict=True)]
+    columns = [pa.array(cells) for cells in zip(*cells_of(schema, sets), strict=True)]
     # Written as they were, with an apostrophe before what a spreadsheet would run.
     due = csv.reader(io.StringIO("".join(csv_text([pa.record_batch(dict(zip(before, columns, strict=True)))]))))
     next(due)
     rows = []
     for number, (expected, line) in enumerate(itertools.zip_longest(due, lines, fillvalue=[]), 2):
         if line[: len(before)] != expected or len(line) != width:
-            told = ", ".join(filter(None, line[: len(before)]))[:100] or "missing"
-            yield f"line {number} is {told}: expected {', '.join(filter(None, expected))[:100] or 'no more lines'}"
+            stated_cells = ", ".join(filter(None, line[: len(before)]))[:100] or "missing"
+            yield f"line {number} is {stated_cells}: expected {', '.join(filter(None, expected))[:100] or 'no more lines'}"
             return
         rows.append([float(text) for text in line[len(before) :]])
     counts, errors, low, high = np.array(rows).T

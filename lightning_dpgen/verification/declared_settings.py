@@ -126,7 +126,7 @@ def _check_same(settings: Settings, declared: Mapping[str, Any]) -> None:
     ours, theirs = _flat(settings.declared()), _flat({name: declared[name] for name in declared if name != INIT})
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
-            due, stated = (found.get(name, "nothing")[:80] for found in (ours, theirs))
+            due, stated = (values.get(name, "nothing")[:80] for values in (ours, theirs))
             raise UsageError(f"{name[:80]}: a run with these settings declares {due}, and it is {stated}")
 
 

@@ -87,7 +87,7 @@ def _check_correlated(certificate: dict, events: list[dp_accounting.DpEvent], ve
     Sensitivities were computed again from the strategies when the events were read.
     """
     relation = certificate["relation"]
-    correlated = {event for each in events for event in _parts(each) if isinstance(event, CorrelatedGaussianDpEvent)}
+    correlated = {event for tree in events for event in _parts(tree) if isinstance(event, CorrelatedGaussianDpEvent)}
     if correlated and (relation == REPLACE_ONE or certificate["declared"].get("max_rows", 1) > 1):
         verdict.problems.append("correlated noise is proved for one record added or removed alone")
     for event in correlated if not verdict.problems else ():
@@ -144,8 +144,8 @@ def _check_account(
     # The cost of stages says nothing of an event that is not made of them, or whose account is another one.
     if not fit or len(verdict.problems) > before:
         return
-    found = stage_epsilons(events, delta, interval or None, relation, accountant)
-    for (name, _, stated), cost in zip(stages, found, strict=True):
+    costs = stage_epsilons(events, delta, interval or None, relation, accountant)
+    for (name, _, stated), cost in zip(stages, costs, strict=True):
         _compare(f"epsilon of stage {name!r}", stated, cost, verdict)
     if len(verdict.problems) > before:
         return
@@ -315,8 +315,8 @@ def _second_opinion(event: dp_accounting.DpEvent, delta: float, relation: str) -
     # Opacus knows no failures, so it is asked for the rest, at what they leave of delta.
     event, delta = without_failures(event, delta) if delta else (event, delta)
     if isinstance(event, dp_accounting.dp_event.RepeatAndSelectDpEvent) and not isinstance(event.event, OneOfDpEvent):
-        own = RdpAccountant(_ORDERS).compose(event).get_epsilon(delta)
-        return f"a second account (dp_accounting's own of the best of several trials): {round_up(own):g}"
+        epsilon_by_rdp = RdpAccountant(_ORDERS).compose(event).get_epsilon(delta)
+        return f"a second account (dp_accounting's own of the best of several trials): {round_up(epsilon_by_rdp):g}"
     history = None if relation == REPLACE_ONE else gaussian_history(event)
     if history is None:
         return "no second accountant: Opacus knows neither Laplace noise, nor a replaced record, nor trials that differ"

@@ -93,9 +93,9 @@ def _unlisted(entries: list[dict[str, Any]]) -> Iterator[str]:
     for entry in entries:
         for noise in entry["names"]:
             alike.setdefault((entry["stage"], entry["access"], noise), []).append(entry)
-    for (stage, _, noise), own in alike.items():
-        more = [entry for entry in own if "unlisted" in entry]
-        if more and (len(more) > 1 or len(own) != MOST_ALIKE or more[0]["scale"] < max(entry["scale"] for entry in own)):
+    for (stage, _, noise), same in alike.items():
+        more = [entry for entry in same if "unlisted" in entry]
+        if more and (len(more) > 1 or len(same) != MOST_ALIKE or more[0]["scale"] < max(entry["scale"] for entry in same)):
             yield (
                 f"noise.sums: {noise[:80]!r} of stage {stage[:80]!r}: bounds may be left out beside {MOST_ALIKE} others, "
                 "and the largest of these says how many"
@@ -154,12 +154,12 @@ def _leaves(tree: dict[str, Any]) -> Iterator[Leaf]:
         yield from _leaves(inner)
 
 
-def _missing(wanted: list[Leaf], there: list[Leaf]) -> Iterator[Leaf]:
+def _missing(wanted: list[Leaf], others: list[Leaf]) -> Iterator[Leaf]:
     """Give the leaves to which none of others, sorted, is equal but for rounding."""
     for leaf in wanted:
-        place = bisect.bisect(there, leaf)
+        place = bisect.bisect(others, leaf)
         if not any(
-            kind == leaf[0] and _close(multiplier, leaf[1]) for kind, multiplier in there[max(place - 1, 0) : place + 1]
+            kind == leaf[0] and _close(multiplier, leaf[1]) for kind, multiplier in others[max(place - 1, 0) : place + 1]
         ):
             yield leaf
 

@@ -114,8 +114,8 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
 
 def _add(verdict: Verdict, lines: tuple[list[str], list[str], list[str]]) -> None:
     """Add the problems, checks and notes of one check."""
-    for target, own in zip((verdict.problems, verdict.checks, verdict.notes), lines, strict=True):
-        target += own
+    for target, new_lines in zip((verdict.problems, verdict.checks, verdict.notes), lines, strict=True):
+        target += new_lines
 
 
 def _nothing_drawn(certificate: dict, model: dict) -> list[str]:
@@ -130,12 +130,12 @@ def _nothing_drawn(certificate: dict, model: dict) -> list[str]:
 
 def _check_signature(folder: Path, signer: Ed25519PublicKey | None, verdict: Verdict) -> None:
     """Check that the release is signed by this key; without one, only that a signature that is there has its form."""
-    there = os.path.lexists(folder / SIGNATURE)
-    if signer is None and not there:
+    is_signed = os.path.lexists(folder / SIGNATURE)
+    if signer is None and not is_signed:
         verdict.notes.append("it is not signed, so it may be anybody's")
         return
     whose = None if signer is None else f"the key with fingerprint {fingerprint(signer)}"
-    if not there:
+    if not is_signed:
         verdict.problems.append(f"it is not signed, and should be by {whose}: there is no {SIGNATURE}")
         return
     try:

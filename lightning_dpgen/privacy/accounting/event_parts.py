@@ -119,8 +119,8 @@ def remaining_delta(delta: float, failures: Iterable[tuple[dp_accounting.DpEvent
         logs.append(count * math.log1p(-times * event.delta))
     # Summed without rounding, so that no order of events makes a difference.
     log_sound = math.fsum(logs)
-    left = (delta + math.expm1(log_sound)) / math.exp(log_sound)
-    return left if left > _ROUNDING * delta else 0.0
+    remaining = (delta + math.expm1(log_sound)) / math.exp(log_sound)
+    return remaining if remaining > _ROUNDING * delta else 0.0
 
 
 def leaves_of(event: dp_accounting.DpEvent, count: int) -> Iterator[tuple[dp_accounting.DpEvent, int]]:

@@ -139,9 +139,9 @@ def _decode(tree: Any, depth: int, *, under_selection: bool = False) -> dp_accou
     if cls is None:
         raise UnknownEvent(f"event class {_cut(tree['type'])} is not one of {', '.join(sorted(_ALLOWED))}")
     names = [field.name for field in attrs.fields(cls)]
-    found = sorted(set(tree) - {"type"})
-    if found != sorted(names):
-        raise UnknownEvent(f"{tree['type']} has the fields {names}, found {_cut(found)}")
+    stated_fields = sorted(set(tree) - {"type"})
+    if stated_fields != sorted(names):
+        raise UnknownEvent(f"{tree['type']} has the fields {names}, found {_cut(stated_fields)}")
     selection = cls is dp_event.RepeatAndSelectDpEvent
     fields = {name: _decode_field(name, tree[name], depth, under_selection=selection) for name in names}
     if cls is OneOfDpEvent and not under_selection:

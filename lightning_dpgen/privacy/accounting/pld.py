@@ -157,8 +157,8 @@ def loss_distribution(
             # Unsampled, a record added is as one removed.
             profiles = {AdjacencyType.REMOVE: removal_profile}
             profiles |= {AdjacencyType.ADD: addition_profile} if rate < 1.0 else {}
-        found = (_connected(f, noise.noise_multiplier, rate, interval, adjacency) for adjacency, f in profiles.items())
-        return pld.PrivacyLossDistribution(*found)
+        losses = (_connected(f, noise.noise_multiplier, rate, interval, adjacency) for adjacency, f in profiles.items())
+        return pld.PrivacyLossDistribution(*losses)
     if isinstance(event, dp_accounting.LaplaceDpEvent) and relation == ADD_OR_REMOVE_ONE:
         return pld.from_laplace_mechanism(event.noise_multiplier, value_discretization_interval=interval)
     raise Unaccountable(f"{type(event).__name__} of {type(noise).__name__} under {relation}: no sound account is known")
@@ -168,7 +168,7 @@ def in_arrays(distribution: pld.PrivacyLossDistribution) -> pld.PrivacyLossDistr
     """Return the same distribution as a `DenseLoss` in each direction: dp-accounting composes losses of one class alone."""
     directions = [distribution._pmf_remove] + ([] if distribution._symmetric else [distribution._pmf_add])
     distributions = []
-    for losses in (own.to_dense_pmf() for own in directions):
+    for losses in (direction.to_dense_pmf() for direction in directions):
         distributions.append(
             DenseLoss(
                 losses._discretization,

@@ -178,9 +178,9 @@ def _dominating_shift(event: dp_accounting.DpEvent, failure: float, relation: st
         return Shift(_shift_at(event, failure, relation, interval), interval)
     best = Shift(math.inf, 0.0)
     for finer in intervals_for(event, compute_epsilon_by_rdp(event, failure / 2)):
-        found = Shift(_shift_at(event, failure, relation, finer), finer)
-        settled = found.shift >= best.shift * (1.0 - _SETTLED)
-        best = best if found.shift >= best.shift else found
+        shift = Shift(_shift_at(event, failure, relation, finer), finer)
+        settled = shift.shift >= best.shift * (1.0 - _SETTLED)
+        best = best if shift.shift >= best.shift else shift
         if settled:
             break
     return best

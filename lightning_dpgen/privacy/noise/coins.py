@@ -52,18 +52,18 @@ def heads(octets: Octets, count: int, probability: Sequence[int], place: int = 0
     drawn, digit = octets(count), probability[place]
     places = np.flatnonzero(drawn <= digit)
     ties = np.flatnonzero(drawn[places] == digit)
-    kept = np.ones(len(places), bool)
-    kept[ties] = False
-    kept[ties[heads(octets, len(ties), probability, place + 1)]] = True
-    return places[kept]
+    is_head = np.ones(len(places), bool)
+    is_head[ties] = False
+    is_head[ties[heads(octets, len(ties), probability, place + 1)]] = True
+    return places[is_head]
 
 
 def poisson_sample(octets: Octets, population: int, rate: float) -> np.ndarray:
     """Return the sorted positions of a Poisson sample: one coin a record, of exactly the probability `rate`."""
     probability = _of_float(rate)
     starts = range(0, population, _AT_ONCE)
-    found = [start + heads(octets, min(_AT_ONCE, population - start), probability) for start in starts]
-    return np.concatenate([np.empty(0, np.int64), *found])
+    samples = [start + heads(octets, min(_AT_ONCE, population - start), probability) for start in starts]
+    return np.concatenate([np.empty(0, np.int64), *samples])
 
 
 @functools.lru_cache(maxsize=64)

@@ -52,14 +52,14 @@ def find_noisy_maximum(words: Words, scores: np.ndarray, scale: float) -> int:
     check_number(
         "scale",
         scale,
-        lambda own: SMALLEST_SCALE <= own <= LARGEST_SCALE,
+        lambda value: SMALLEST_SCALE <= value <= LARGEST_SCALE,
         "from 2^-20 to 2^45 units of the scores: choose another unit",
     )
     first = words(len(scores))
     # The largest score / scale - ln(-ln U) is the smallest behind / scale + ln(-ln U).
     behind = scores.max() - scores
-    left = _find_likely(first, behind, float(scale))
-    return int(left[0]) if len(left) == 1 else _find_by_digits(first, behind, left.tolist(), Fraction(scale), words)
+    likely = _find_likely(first, behind, float(scale))
+    return int(likely[0]) if len(likely) == 1 else _find_by_digits(first, behind, likely.tolist(), Fraction(scale), words)
 
 
 def _find_likely(first: np.ndarray, behind: np.ndarray, scale: float) -> np.ndarray:
@@ -91,7 +91,7 @@ def _find_by_digits(first: np.ndarray, behind: np.ndarray, candidates: list[int]
         if len(candidates) == 1:
             return candidates[0]
         digits = {
-            place: digits[place] << 64 | int(own) for place, own in zip(candidates, words(len(candidates)), strict=True)
+            place: digits[place] << 64 | int(word) for place, word in zip(candidates, words(len(candidates)), strict=True)
         }
         bits += 64
 

@@ -63,7 +63,7 @@ def make_table() -> np.ndarray:
             low, width = find_piece(column)
             series = _to_chebyshev(_expand(mpmath, _approximate(low + Fraction(width, 2)), width))
             from_low = _shift(_to_powers(series[: DEGREE + 1]), 2, -1)
-            table[:, column] = [float(own / mpmath.mpf(width) ** n) for n, own in enumerate(from_low)]
+            table[:, column] = [float(coefficient / mpmath.mpf(width) ** n) for n, coefficient in enumerate(from_low)]
     return table
 
 
@@ -101,9 +101,9 @@ def bound_error(table: np.ndarray, column: int) -> float:
 def _bound_rounding(coefficients: Sequence[Fraction]) -> Fraction:
     """Bound the rounding of Horner's rule at numbers from 0 to 1, and of the product with sigma, over sigma."""
     size, error = abs(coefficients[-1]), Fraction(0)
-    for own in coefficients[-2::-1]:
+    for coefficient in coefficients[-2::-1]:
         product = size * (1 + _ROUNDING)
-        size = (product + abs(own)) * (1 + _ROUNDING)
+        size = (product + abs(coefficient)) * (1 + _ROUNDING)
         error += _ROUNDING * (product + size)
     return error + _ROUNDING * size
 
@@ -126,7 +126,7 @@ def _shift(polynomial: Sequence[Any], factor: Any, constant: Any) -> list[Any]:
     """Return the coefficients of a polynomial of ``factor t + constant`` as one of t."""
     shifted = [0 * polynomial[0]] * len(polynomial)
     for coefficient in reversed(polynomial):
-        shifted = [constant * own + factor * before for own, before in zip(shifted, [0, *shifted[:-1]], strict=True)]
+        shifted = [constant * term + factor * before for term, before in zip(shifted, [0, *shifted[:-1]], strict=True)]
         shifted[0] += coefficient
     return shifted
 
@@ -176,7 +176,7 @@ def _enclose(amount: Fraction) -> tuple[Fraction, Fraction]:
 
 def _span(context: Any, *numbers: Fraction) -> Any:
     """Return an interval that holds all these numbers."""
-    ends = [context.mpf(own.numerator) / own.denominator for own in (min(numbers), max(numbers))]
+    ends = [context.mpf(number.numerator) / number.denominator for number in (min(numbers), max(numbers))]
     return context.mpf([ends[0].a, ends[1].b])
 
 

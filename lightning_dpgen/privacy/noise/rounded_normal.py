@@ -64,7 +64,7 @@ def rounded_normals(words: Words, count: int, sigma: float) -> np.ndarray:
     check_number(
         "sigma",
         sigma,
-        lambda own: SMALLEST_SIGMA <= own <= LARGEST_SIGMA,
+        lambda value: SMALLEST_SIGMA <= value <= LARGEST_SIGMA,
         "from 2^-20 to 2^45 steps of the grid: choose another grid",
     )
     count, sigma = read_whole("count", count, least=0), float(sigma)

@@ -249,8 +249,8 @@ def _delta_of_noise(specs: Sequence[StageSpec], delta: float) -> float:
     spending = [spec for spec in specs if spec.fails]
     for spec in spending:
         if spec.count is None:
-            said = f"deltas={dict(spec.deltas)}" if spec.deltas else "truncated lots"
-            raise ValueError(f"stage {spec.stage!r}: {said} need a count, since each access spends a part of delta")
+            reason = f"deltas={dict(spec.deltas)}" if spec.deltas else "truncated lots"
+            raise ValueError(f"stage {spec.stage!r}: {reason} need a count, since each access spends a part of delta")
     # The noise may be any: only the deltas matter here.
     delta_left = without_failures(event_of(spending, [1.0] * len(spending), delta), delta)[1] if delta else 0.0
     if not delta_left:

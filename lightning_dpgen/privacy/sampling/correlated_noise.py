@@ -184,7 +184,7 @@ class CorrelatedState:
 
     def erase(self, stage: str) -> None:
         """Forget a stage that is complete, here and in the file."""
-        known = [held.pop(stage, None) for held in (self._noises, self._groups, self._saved())]
+        known = [by_stage.pop(stage, None) for by_stage in (self._noises, self._groups, self._saved())]
         if self._path is not None and any(value is not None for value in known):
             self._path.unlink(missing_ok=True)
             self.save()

@@ -188,9 +188,9 @@ def _cyclic_strategy(bands: int | None, sample_rate: float, steps: int, epsilon:
                 f"which is {bands * sample_rate:g} times a group: expected at most {most} bands, or a smaller rate"
             )
         return banded_strategy(steps, bands, bands)
-    found = [banded_strategy(steps, bands, bands) for bands in _powers_of_two(min(most, steps))]
+    strategies = [banded_strategy(steps, bands, bands) for bands in _powers_of_two(min(most, steps))]
     budget = epsilon if math.isfinite(epsilon) else _WITHOUT_BUDGET
-    return min(found, key=lambda strategy: _multiplier(strategy, sample_rate, budget, delta) * prefix_error(strategy))
+    return min(strategies, key=lambda strategy: _multiplier(strategy, sample_rate, budget, delta) * prefix_error(strategy))
 
 
 def _powers_of_two(most: int) -> list[int]:

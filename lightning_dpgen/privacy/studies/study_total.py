@@ -82,8 +82,8 @@ def _by_moments(entries: Sequence[Mapping[str, Any]], relation: str, epsilon: fl
     if not entries:
         return 0.0
     shares = _shares(epsilon, delta)
-    found = zip(RDP_ORDERS, moments, strict=True)
-    return max(0.0, min(float(moment) + rdp_to_epsilon_offset(a, delta * shares[a]) for a, moment in found))
+    orders = zip(RDP_ORDERS, moments, strict=True)
+    return max(0.0, min(float(moment) + rdp_to_epsilon_offset(a, delta * shares[a]) for a, moment in orders))
 
 
 def _pair(entry: Mapping[str, Any], relation: str) -> tuple[float, float]:
