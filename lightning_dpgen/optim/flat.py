@@ -14,16 +14,7 @@ from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.shards import is_sharded
 
 # They move each number by its own gradient and state alone, so one long tensor moves as many short ones do.
-_ELEMENTWISE = {
-    optim.SGD,
-    optim.Adam,
-    optim.AdamW,
-    optim.Adadelta,
-    optim.Adamax,
-    optim.NAdam,
-    optim.RAdam,
-    optim.RMSprop,
-}
+_ELEMENTWISE = {optim.SGD, optim.Adam, optim.AdamW, optim.Adadelta, optim.Adamax, optim.NAdam, optim.RAdam, optim.RMSprop}
 # Numbers of their state that all parameters of a group have in common.
 _OF_ALL = ("step", "mu_product")
 
@@ -151,11 +142,7 @@ def _cut(name: str, value: Any, members: list[nn.Parameter]) -> list[Any]:
 
 
 def _joined(name: str, values: list[Any], members: list[nn.Parameter]) -> Any:
-    """Join what an optimizer keeps of some parameters.
-
-    Raises:
-        ValueError: for numbers of other shapes, or for numbers of all that are not alike.
-    """
+    """Join what an optimizer keeps of some parameters; refuse other shapes, and numbers of all that are not alike."""
     if name not in _OF_ALL and isinstance(values[0], Tensor):
         if any(v.shape != p.shape for v, p in zip(values, members, strict=True)):
             raise ValueError(f"state_dict: {name} is of parameters of other shapes than this optimizer has")

@@ -145,12 +145,7 @@ class PrivateOptimizer(DPOptimizer):
         self._account, self._stage = account, stage
         access = account.plan.stage(stage).access
         divisor = expected_lot_size(account.plan, stage, expected_batch_size)
-        super().__init__(
-            optimizer,
-            noise_multiplier=access.multiplier,
-            max_grad_norm=None,
-            expected_batch_size=divisor,
-        )
+        super().__init__(optimizer, noise_multiplier=access.multiplier, max_grad_norm=None, expected_batch_size=divisor)
         self._rules = (clipping,) if isinstance(clipping, ClippingRule) else tuple(clipping)
         check_noises(account.plan, stage, self._rules, embeddings)
         if len(self._rules) > 1 and any(isinstance(rule.scope, Components) for rule in self._rules):
@@ -175,11 +170,7 @@ class PrivateOptimizer(DPOptimizer):
         self._between_steps = _BetweenSteps()
 
     def _check_sharded(self, embeddings: Sequence[str]) -> None:
-        """Refuse what needs whole parameters.
-
-        Raises:
-            ValueError: saying what to leave out.
-        """
+        """Refuse what needs whole parameters."""
         parts = {
             "clipping=PerComponent(...)": any(isinstance(rule.scope, Components) for rule in self._rules),
             "embeddings": bool(embeddings),
@@ -516,20 +507,11 @@ class PrivateOptimizer(DPOptimizer):
         return step.gradients
 
     @staticmethod
-    def _rows(
-        gradients: Sequence[Gradients],
-        draw: LotId,
-        before: Sequence[int] | None,
-        *,
-        all_of_it: bool,
-    ) -> list[int]:
-        """Count the records that each term has seen of a lot, with the parts before; refuse more than were drawn.
+    def _rows(gradients: Sequence[Gradients], draw: LotId, before: Sequence[int] | None, *, all_of_it: bool) -> list[int]:
+        """Count the records that each term has seen of a lot, with those of the parts before; refuse more than were drawn.
 
-        Args:
-            gradients: the gradients of the terms; `MicroBatches` count their own records, and groups are no records.
-            draw: the identity of the lot.
-            before: the counts of earlier parts of the lot, one for each term.
-            all_of_it: True to refuse fewer, too; for ``grad_sample`` nothing else is known.
+        `MicroBatches` count their own records, and groups are no records. `all_of_it` refuses fewer, too: for
+        ``grad_sample`` nothing else is known.
         """
         rows = list(before or [0] * len(gradients))
         for i, of_term in enumerate(gradients):

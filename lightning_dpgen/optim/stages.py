@@ -102,10 +102,10 @@ def check_noises(plan: Plan, stage: str, rules: Sequence[ClippingRule], embeddin
     Raises:
         ValueError: naming both.
     """
-    listed = sorted(plan.stage(stage).access.multipliers)
+    planned = sorted(plan.stage(stage).access.multipliers)
     drawn = sorted(["gradient", *embeddings, *(name for rule in rules for name in rule.noise_shares)])
-    if drawn != listed:
+    if drawn != planned:
         raise ValueError(
-            f"stage {stage!r} of the plan lists the noises {listed}, and the clipping rules and terms draw {drawn}: make "
+            f"stage {stage!r} of the plan lists the noises {planned}, and the clipping rules and terms draw {drawn}: make "
             "the plan with the noise_shares of these rules, each under a name of its own, and with these embeddings"
         )

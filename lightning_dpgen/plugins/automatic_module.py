@@ -382,11 +382,7 @@ class AutomaticModule:
         self._parts.fit_memory(compute, some.device)
 
     def _check_terms(self, terms: list) -> None:
-        """Refuse terms for which a setting of this fit has no meaning.
-
-        Raises:
-            ValueError: naming the setting.
-        """
+        """Refuse terms for which a setting of this fit has no meaning."""
         if self._options.micro_batch is not None and any(isinstance(term, PerGroup) for term in terms):
             raise ValueError(
                 f"micro_batch={self._options.micro_batch!r}: a PerGroup term reaches over all parts of a lot: expected "
@@ -466,11 +462,7 @@ def check_optimizers(module: pl.LightningModule, optimizers: list, account: Acco
 
 
 def _check_parameters(module: pl.LightningModule, optimizers: list) -> None:
-    """Refuse optimizers that do not have each trainable parameter of an adopted module once, all together.
-
-    Raises:
-        MisconfigurationException: saying what to do.
-    """
+    """Refuse optimizers that do not have each trainable parameter of an adopted module once, all together."""
     trainable = {id(p) for p in module.parameters() if p.requires_grad}
     frozen = {id(p) for p in module.parameters()} - trainable
     owned = [id(p) for optimizer in optimizers for p in parameters_of(optimizer)]

@@ -58,7 +58,7 @@ class LearningRates:
                 )
             steps = self._account.plan.stage(self._stage).count
             due = self._counted(config, steps) // config.frequency
-            if not due or (self._is_of_torch(scheduler) and len(_tried(scheduler, due)) == 1):
+            if not due or (self._is_of_torch(scheduler) and len(_try_rates(scheduler, due)) == 1):
                 counted = "steps" if config.interval == "step" else "passes (1 / sample_rate steps each)"
                 warnings.warn(
                     f"{type(scheduler).__name__} with interval={config.interval!r}, frequency={config.frequency}: the "
@@ -89,12 +89,8 @@ class LearningRates:
         return done // max(1, round(1.0 / self._account.plan.stage(self._stage).access.sample_rate))
 
 
-def _tried(scheduler: LRScheduler, times: int) -> set[tuple[float, ...]]:
-    """Return the learning rates that so many steps of a scheduler give, one for each group; it is put back after them.
-
-    Raises:
-        MisconfigurationException: if one of the steps fails.
-    """
+def _try_rates(scheduler: LRScheduler, times: int) -> set[tuple[float, ...]]:
+    """Return the learning rates that so many steps of a scheduler give, one for each group; it is put back after them."""
     optimizer, state = scheduler.optimizer, copy.deepcopy(scheduler.state_dict())
     groups = [{name: copy.deepcopy(x) for name, x in g.items() if name != "params"} for g in optimizer.param_groups]
     rates, steps = {_rates(optimizer)}, 0

@@ -327,11 +327,7 @@ class PrivateMixture(pl.LightningModule):
         self._refuse_diverged()
 
     def _refuse_diverged(self) -> None:
-        """Stop a training of which nothing could be released, before more is drawn for it.
-
-        Raises:
-            Diverged: if a parameter is not finite.
-        """
+        """Stop a training of which nothing could be released, before more is drawn for it."""
         if not all(p.isfinite().all() for network in {self.trained, self.network} for p in network.parameters()):
             raise Diverged(
                 f"the training has diverged: after step {self.steps_taken:,} parameters are not finite, and there is "

@@ -51,7 +51,9 @@ def open_account(
             f"ledger={str(ledger)!r}: holds a run with other settings: give the settings of that run to go on with it, or "
             "another file for a new one"
         )
-    if not _is_about(begun, store, persons):
+    key = begun.about.get("key")
+    known = isinstance(key, str) and re.fullmatch("[0-9a-f]{32}", key)
+    if not known or begun.about != _about(store, persons, key):
         raise LedgerError(
             f"ledger={str(ledger)!r}: holds a run on other records or persons, and what it has spent is about those: "
             "give the same ones to go on with it, or another file for a new run"
@@ -72,12 +74,6 @@ def _about(store: Store, persons: np.ndarray | None, key: str | None = None) -> 
         # As numbers, so that text and numbers of persons are told apart alike.
         digest.update(np.unique(np.asarray(persons), return_inverse=True)[1].astype(np.int64).tobytes())
     return {"key": key, "records": digest.hexdigest()}
-
-
-def _is_about(ledger: Ledger, store: Store, persons: np.ndarray | None) -> bool:
-    key = ledger.about.get("key")
-    known = isinstance(key, str) and bool(re.fullmatch("[0-9a-f]{32}", key))
-    return known and ledger.about == _about(store, persons, key)
 
 
 def _promises(ledger: Ledger, plan: Plan) -> bool:

@@ -114,14 +114,7 @@ class Access:
         as_sampler(self.sampler).check_noises(self.stage, self.multipliers, self.kinds, self.deltas)
 
     def __reduce__(self):
-        return Access, (
-            self.stage,
-            dict(self.multipliers),
-            self.sampler,
-            dict(self.kinds),
-            dict(self.deltas),
-            self.trials,
-        )
+        return Access, (self.stage, dict(self.multipliers), self.sampler, dict(self.kinds), dict(self.deltas), self.trials)
 
     @property
     def sample_rate(self) -> float:

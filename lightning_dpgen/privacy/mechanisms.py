@@ -99,13 +99,7 @@ def gaussian(
 
 
 def rounded_gaussian(
-    access: OpenAccess,
-    name: str,
-    multiples: Tensor,
-    *,
-    unit: float = 1.0,
-    sensitivity: float,
-    per_person: bool = False,
+    access: OpenAccess, name: str, multiples: Tensor, *, unit: float = 1.0, sensitivity: float, per_person: bool = False
 ) -> Tensor:
     """Return whole multiples of a unit plus Gaussian noise that is rounded to whole multiples.
 
@@ -313,13 +307,7 @@ def key_threshold(multiplier: float, most: int, delta: float) -> float:
 
 
 def report_noisy_max(
-    access: OpenAccess,
-    name: str,
-    multiples: Tensor,
-    *,
-    unit: float = 1.0,
-    sensitivity: float,
-    monotonic: bool = False,
+    access: OpenAccess, name: str, multiples: Tensor, *, unit: float = 1.0, sensitivity: float, monotonic: bool = False
 ) -> int:
     """Return the place of a large score, by adding Gumbel noise and taking the largest (the exponential mechanism).
 

@@ -35,11 +35,7 @@ _COUNT = {"type": "integer", "minimum": 1, "maximum": 10**9}
 _NUMBER = {"type": "number"}
 _REFERENCE = shape(multiplier=_NUMBER, failure=_NUMBER, after=_COUNT, replaceable={"type": "boolean"}).schema
 _SHAPE = shape(
-    stages={
-        "type": "array",
-        "minItems": 1,
-        "items": shape(count=_COUNT, share=_NUMBER, multiple_=_COUNT).schema,
-    },
+    stages={"type": "array", "minItems": 1, "items": shape(count=_COUNT, share=_NUMBER, multiple_=_COUNT).schema},
     target_epsilon={"type": ["number", "null"], "exclusiveMinimum": 0},
     delta={"type": "number", "minimum": 0, "exclusiveMaximum": 1},
     relation={"enum": list(RELATIONS)},

@@ -64,7 +64,6 @@ def settings_of(certificate: Mapping[str, Any], epsilon: float | None = None) ->
     split = dict(_object(declared, "split")) if trained else {"k": 1}
     solved = not trained or described.get("steps") is None or described.get("noise") is None
     target = certificate["target_epsilon"] if epsilon is None else epsilon
-    secure = certificate["noise"]["source"] == SECURE
     values = {
         "data": _data(declared),
         "model": model | {"name": kind.model_fields["name"].default},
@@ -73,7 +72,7 @@ def settings_of(certificate: Mapping[str, Any], epsilon: float | None = None) ->
             # It follows from noise and steps, where both are given.
             "epsilon": float(target) if solved else None,
             "delta": certificate["delta"],
-            "noise": "secure" if secure else "standard",
+            "noise": "secure" if certificate["noise"]["source"] == SECURE else "standard",
             "accountant": certificate["accountant"].get("chosen", PLD),
             "fidelity_share": declared.get("fidelity_share"),
         },

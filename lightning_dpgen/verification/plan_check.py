@@ -161,11 +161,7 @@ def _with_less_noise(event: Any) -> Any:
 
 
 def _plan_of(settings: Settings, certificate: Mapping[str, Any]) -> Plan:
-    """Return the plan of settings: as it was made before a record was read, or of what a first pass has found.
-
-    Raises:
-        ValueError, BudgetTooSmall: if there is none.
-    """
+    """Return the plan of settings: as it was made before a record was read, or of what a first pass has found."""
     spec, parts, stated = settings.spec, settings.parts, certificate.get("reference")
     if stated is None:
         if has_first_pass(spec, parts) and not settings.trained:
@@ -245,11 +241,8 @@ def _check_selection(
 ) -> tuple[list[str], list[str], list[str]]:
     """Hold the best of several trials against the settings of the winner, whose plan is that of one of the trials.
 
-    The budget of a trial is what it costs; other candidates are not described, and are planned for the same budget.
-
-    Args:
-        planner: the number of the planner that has made the plans; of an earlier one multipliers and solved counts are
-            its own.
+    The budget of a trial is what it costs; other candidates are not described, and are planned for the same budget. The
+    multipliers and solved counts of an earlier planner are its own.
     """
     # Steps that were solved for beside a given noise may leave one step, of which there may be few.
     given = getattr(settings_of(certificate).spec.model, "noise", None) is not None

@@ -246,11 +246,7 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
 
 
 def _check_model(folder: Path, model: dict[str, Any], verdict: Verdict) -> None:
-    """Check that the model of a release can be drawn from, where this package knows its kind; custom code is never loaded.
-
-    Args:
-        model: its description as the release holds it.
-    """
+    """Check that the model of a release can be drawn from, if its kind is known; custom code is never loaded."""
     if not isinstance(kind := model.get("model"), str) or kind not in NETWORKS:
         return
     try:

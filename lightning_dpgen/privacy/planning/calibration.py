@@ -263,11 +263,7 @@ def _delta_of_noise(specs: Sequence[StageSpec], delta: float) -> float:
 
 
 def _solved(
-    specs: Sequence[StageSpec],
-    shares: Sequence[float],
-    epsilon: float | None,
-    delta: float,
-    accountant: str,
+    specs: Sequence[StageSpec], shares: Sequence[float], epsilon: float | None, delta: float, accountant: str
 ) -> Plan:
     if epsilon is not None and math.isinf(epsilon):
         return Plan(stages_of(specs, shares, [0.0] * len(specs)), math.inf, delta, accountant=accountant)

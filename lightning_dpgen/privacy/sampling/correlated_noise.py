@@ -190,11 +190,7 @@ class CorrelatedState:
             self.save()
 
     def _saved(self) -> dict[str, Any]:
-        """Return what the file holds of this run, by stage.
-
-        Raises:
-            DamagedState: for a file that is no such thing, or a part of it.
-        """
+        """Return what the file holds of this run, by stage; raise DamagedState for a part of a file."""
         if self._stages is None:
             stages: dict[str, Any] = {}
             if self._path is not None and self._path.exists():

@@ -188,13 +188,10 @@ def _cyclic_strategy(bands: int | None, sample_rate: float, steps: int, epsilon:
                 f"which is {bands * sample_rate:g} times a group: expected at most {most} bands, or a smaller rate"
             )
         return banded_strategy(steps, bands, bands)
-    strategies = [banded_strategy(steps, bands, bands) for bands in _powers_of_two(min(most, steps))]
+    powers = [2**i for i in range(min(most, steps, _MOST_CHOSEN).bit_length())]
+    strategies = [banded_strategy(steps, power, power) for power in powers]
     budget = epsilon if math.isfinite(epsilon) else _WITHOUT_BUDGET
     return min(strategies, key=lambda strategy: _multiplier(strategy, sample_rate, budget, delta) * prefix_error(strategy))
-
-
-def _powers_of_two(most: int) -> list[int]:
-    return [2**i for i in range(min(most, _MOST_CHOSEN).bit_length())]
 
 
 @functools.lru_cache(maxsize=256)

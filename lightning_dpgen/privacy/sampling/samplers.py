@@ -69,7 +69,7 @@ class Sampler:
     @property
     def fails(self) -> bool:
         """True if an access spends a part of delta beside its noise."""
-        return False
+        return self.truncation is not None
 
     @property
     def truncation(self) -> dict[str, int] | None:
@@ -210,10 +210,6 @@ class TruncatedPoisson(Poisson):
     def failure(self) -> float:
         """An upper bound of the probability that a record meets a full lot; see `truncation_failure`."""
         return truncation_failure(self.sample_rate, self.largest_lot, self.at_most)
-
-    @property
-    def fails(self) -> bool:
-        return True
 
     def without_failures(self) -> Sampler:
         return Poisson(self.sample_rate)

@@ -257,7 +257,7 @@ class Study:
         file, known = chain.reopen(self._file)
         with file, known:
             lines = chain.Lines(self.path, file.read(), known.read(), kind="study", version=FORMAT_VERSION, of="study")
-        read = _checked(lines)
+        read = _read_entries(lines)
         return read[0], read[1:], lines
 
 
@@ -270,18 +270,14 @@ def known_fingerprints(path: Path) -> frozenset[str]:
         # A run that is entered at the same time writes its line before its head.
         heads = read_plain(chain.heads_file(path), _LARGEST_FILE)
         content = read_plain(path, _LARGEST_FILE)
-        entries = _checked(chain.Lines(path, content, heads, kind="study", version=FORMAT_VERSION, of="study"))[1:]
+        entries = _read_entries(chain.Lines(path, content, heads, kind="study", version=FORMAT_VERSION, of="study"))[1:]
     except (LedgerError, OSError):
         return frozenset()
     return frozenset(entry["records"] for entry in entries if "records" in entry)
 
 
-def _checked(lines: chain.Lines) -> list[dict[str, Any]]:
-    """Return the first line and the entries.
-
-    Raises:
-        LedgerError: if one of them is damaged.
-    """
+def _read_entries(lines: chain.Lines) -> list[dict[str, Any]]:
+    """Return the first line and the entries; raise LedgerError if one of them is damaged."""
     read: list[dict[str, Any]] = []
     for number, line in lines:
         try:

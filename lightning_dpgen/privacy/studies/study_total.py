@@ -87,11 +87,7 @@ def _by_moments(entries: Sequence[Mapping[str, Any]], relation: str, epsilon: fl
 
 
 def _pair(entry: Mapping[str, Any], relation: str) -> tuple[float, float]:
-    """Return the cost of a run as (epsilon, delta) under a relation.
-
-    Raises:
-        Unaccountable: if it has entered with no pair.
-    """
+    """Return the cost of a run as (epsilon, delta) under a relation; raise Unaccountable if it has entered with no pair."""
     if entry["relation"] != relation and entry["replaced"] is not None:
         return tuple(entry["replaced"])
     if entry["pair"] is None:
