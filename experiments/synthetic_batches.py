@@ -98,15 +98,16 @@ class TaughtVAE(VAE):
         self.made, self.steps, self.weight = made, steps, weight
 
     def private_optimizer(self, inner: torch.optim.Optimizer) -> PrivateOptimizer:
-        loss = functools.partial(self.made.loss, self.trained.term, next(self.trained.parameters()), self.weight)
+        network = self.trained_network
+        loss = functools.partial(self.made.loss, network.term, next(network.parameters()), self.weight)
         return PrivateOptimizer(inner, account=self.account, clipping=self.clipping, data_free=[DataFree(loss)])
 
     def on_train_start(self) -> None:
         super().on_train_start()
-        parameters = list(self.trained.parameters())
+        parameters, term = list(self.trained_network.parameters()), self.trained_network.term
         optimizer = torch.optim.Adam(parameters, lr=self.lr)
         for _ in range(self.steps):
-            gradients = torch.autograd.grad(self.made.loss(self.trained.term, parameters[0]), parameters, allow_unused=True)
+            gradients = torch.autograd.grad(self.made.loss(term, parameters[0]), parameters, allow_unused=True)
             for p, gradient in zip(parameters, gradients, strict=True):
                 p.grad = gradient
             optimizer.step()

@@ -82,7 +82,7 @@ def audit_step(
         place: the place of that one.
     """
     access = module.account.plan.stage(TRAINING).access
-    parameters = list(module.trained.parameters())
+    parameters = list(module.trained_network.parameters())
     record = canaries.take(np.array([place]))
     one, some = first_of_all(1, module.k), parameters[0]
     # The sampler takes all there are: the plan is one of full lots.
@@ -127,10 +127,10 @@ def canary_gradients(
         offsets: offsets of their components.
         typical: True if a record draws for itself the middle of what it may draw.
     """
-    some, term = next(module.trained.parameters()), module.trained.term
+    some, term = next(module.trained_network.parameters()), module.trained_network.term
     lot = Lot(records.to(some), offsets)
     noise = some.new_zeros(len(lot), term.noise) if typical else None
-    return term_gradients(module.trained, term, lot, module.account.stream, noise=noise)
+    return term_gradients(module.trained_network, term, lot, module.account.stream, noise=noise)
 
 
 def first_of_all(count: int, k: int) -> tuple[int, ...]:

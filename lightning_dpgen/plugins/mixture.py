@@ -120,12 +120,12 @@ class PrivateMixture(pl.LightningModule):
         self._logged: tuple[float, int] | None = None
 
     @property
-    def trained(self) -> Any:
+    def trained_network(self) -> Any:
         """The module that the private optimizer trains: the network itself, unless another one sees the records."""
         return self.network
 
     @property
-    def released(self) -> Any:
+    def released_network(self) -> Any:
         """The network of the release: the trained one, or a public function of it."""
         return self.network if self.average is None else self.average
 
@@ -267,7 +267,7 @@ class PrivateMixture(pl.LightningModule):
         return make_optimizer(self._optimizer, parameters, lr=self.lr, momentum=self._momentum, betas=betas)
 
     def configure_optimizers(self) -> Any:
-        return self.private_optimizer(self.inner_optimizer(self.trained.parameters()))
+        return self.private_optimizer(self.inner_optimizer(self.trained_network.parameters()))
 
     def divide_lots(self, empty: Any) -> None:
         """Choose the number of parts in which `gradients` takes a lot, by `micro_batch`; a fit does it as training starts.
@@ -278,17 +278,17 @@ class PrivateMixture(pl.LightningModule):
         self._parts = LotParts(self.micro_batch, self.expected_batch_size / self.account.ranks.size)
         if self.micro_batch != "auto":
             return
-        some, term = next(self.trained.parameters()), self.trained.term
+        some, term = next(self.trained_network.parameters()), self.trained_network.term
 
         def compute(count: int) -> Iterator[PerSampleGradients]:
             lot, noise, _ = probe_lot(Lot(empty, (0,) * (self.k + 1)), some.new_zeros(0, term.noise), count)
-            yield ENGINES["ghost"](self.trained, term, lot, noise)
+            yield ENGINES["ghost"](self.trained_network, term, lot, noise)
 
         self._parts.fit_memory(compute, some.device)
 
     def gradients(self, lot: Lot) -> tuple[PerSampleGradients | MicroBatches | EmbeddingGradients, ...]:
         """Return the per-record gradients of each term, in the order of the clipping rules."""
-        network, stream = self.trained, self.account.stream
+        network, stream = self.trained_network, self.account.stream
         return (self._parts.gradients(lot, lambda part, _: term_gradients(network, network.term, part, stream)),)
 
     def data_free(self) -> tuple[DataFree, ...]:
@@ -328,7 +328,7 @@ class PrivateMixture(pl.LightningModule):
 
     def _refuse_diverged(self) -> None:
         """Stop a training of which nothing could be released, before more is drawn for it."""
-        if not all(p.isfinite().all() for network in {self.trained, self.network} for p in network.parameters()):
+        if not all(p.isfinite().all() for network in {self.trained_network, self.network} for p in network.parameters()):
             raise Diverged(
                 f"the training has diverged: after step {self.steps_taken:,} parameters are not finite, and there is "
                 f"nothing to release; a learning rate below {self.lr:g} may help"
@@ -361,7 +361,7 @@ class PrivateMixture(pl.LightningModule):
         """
         if not self.weights.any():
             raise ValueError("this module has no mixture before a fit, whose split weighs its components: fit it first")
-        network = copy.deepcopy(self.released).cpu().float().eval()
+        network = copy.deepcopy(self.released_network).cpu().float().eval()
         weights, means, noise = (part.cpu().float() for part in (self.weights, self.means, self.noise))
         if self.bias == "means" and self.steps_taken and hasattr(network, "hold_at"):
             network.hold_at(means, noise)

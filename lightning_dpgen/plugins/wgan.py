@@ -124,11 +124,11 @@ class WGAN(PrivateMixture):
         self.weight_bound = weight_bound
 
     @property
-    def trained(self) -> StackedCritic:
+    def trained_network(self) -> StackedCritic:
         return self.critic
 
     def configure_optimizers(self) -> Any:
-        critic = self.private_optimizer(self.inner_optimizer(self.trained.parameters(), betas=_BETAS))
+        critic = self.private_optimizer(self.inner_optimizer(self.trained_network.parameters(), betas=_BETAS))
         return critic, torch.optim.Adam(self.network.parameters(), lr=self.generator_lr, betas=_BETAS)
 
     def on_train_start(self) -> None:

@@ -88,7 +88,7 @@ class Account:
         """Return the account of a run that did not end, from its ledger; `go_on` then says from where.
 
         Args:
-            exact: whether the plan may not be rewritten (`Plan.rewritten`), since another account has paid for it as it is.
+            exact: whether the plan may not be rewritten (`Plan.rewrite`), since another account has paid for it as it is.
 
         Raises:
             ValueError: for a study and a stream with a seed.
@@ -190,7 +190,7 @@ class Account:
         self.ledger.extend(plan.as_json(), about or {})
 
     def go_on(self, done: Mapping[str, int]) -> None:
-        """Rewrite the plan of a resumed run; see `Plan.rewritten`. A second call for the same does nothing.
+        """Rewrite the plan of a resumed run; see `Plan.rewrite`. A second call for the same does nothing.
 
         Accesses made after the state was saved from which the run goes on are spent and lost.
 
@@ -215,7 +215,7 @@ class Account:
                         f"stage {stage!r}: the saved state knows of {count} accesses and the ledger of "
                         f"{counts.get(stage, 0)}: lines of the ledger are missing"
                     )
-            plan = promise.rewritten(counts, done)
+            plan = promise.rewrite(counts, done)
             if self._exact and plan != promise:
                 raise BudgetTooSmall("accesses were made and lost before their results were saved, and the plan is fixed")
             if plan.as_json() != self.ledger.plan:

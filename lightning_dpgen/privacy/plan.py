@@ -114,7 +114,7 @@ class Plan:
     `n` is the number of records that the plan was made for: declared, or bought by its first stages; None where no stage
     depends on it.
 
-    `flexible` names the stage that gives up accesses if others have to be made again (`rewritten`); None is the last one.
+    `flexible` names the stage that gives up accesses if others have to be made again (`rewrite`); None is the last one.
 
     In a plan that is made from what its first stages have released, `reference` stands for the stages after these: it was
     fixed before, dominates them, and takes their place in `event`.
@@ -277,7 +277,7 @@ class Plan:
             raise PlanMismatch(f"the plan does not begin with the stages {[s.name for s in first.stages]} that were drawn")
         return replace(self, stages=(*first.stages, *self.stages[len(begun) :]), n=n)
 
-    def rewritten(self, drawn: Mapping[str, int], done: Mapping[str, int]) -> Plan:
+    def rewrite(self, drawn: Mapping[str, int], done: Mapping[str, int]) -> Plan:
         """Return the plan of a run that goes on: what was drawn, what is still to be done, and the steps that still fit.
 
         Multipliers stay. Accesses that were made and lost are made again, and the flexible stage gives up as many as it

@@ -144,7 +144,7 @@ def _repeats(repeated: Mapping[str, int], flexible: str) -> Iterator[str]:
     """Yield a stage of more or fewer accesses than planned, but for those that a run which went on may have.
 
     After a crash, accesses whose results were lost are made again, and the stage that has what others leave of the budget
-    gives up as many as it takes (`Plan.rewritten`). A first pass that is lost ends its run. A run that stops early is
+    gives up as many as it takes (`Plan.rewrite`). A first pass that is lost ends its run. A run that stops early is
     certified as it was planned.
     """
     again = any(more > 0 for name, more in repeated.items() if name not in (flexible, FIRST_PASS))

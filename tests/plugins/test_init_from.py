@@ -56,7 +56,7 @@ class _AtStart(pl.Callback):
 
     def on_train_batch_start(self, trainer, module, *_):
         if not hasattr(self, "state"):
-            self.state = {name: tensor.clone() for name, tensor in module.released.state_dict().items()}
+            self.state = {name: tensor.clone() for name, tensor in module.released_network.state_dict().items()}
 
 
 def _module(name, account, bias="means", k=K):

@@ -68,7 +68,7 @@ def _step(kind, given, embeddings, rule, micro_batch):
     module = kind(SCHEMA, account, rule, n=N, k=K, bias="learned", micro_batch=micro_batch, **given)
     lots = PoissonLots(RECORDS, account, clusters=CLUSTERS, k=K)
     module.divide_lots(lots.empty)
-    optimizer = module.private_optimizer(torch.optim.SGD(module.trained.parameters(), lr=1.0))
+    optimizer = module.private_optimizer(torch.optim.SGD(module.trained_network.parameters(), lr=1.0))
     own = module.gradients(lots.draw())
     optimizer.set_gradients(*own, data_free=module.data_free())
     optimizer.step()

@@ -30,7 +30,7 @@ def test_a_plan_takes_it_from_its_stages():
     plan = make_plan([COUNT, TRAINING], **BUDGET)
     assert TRAINING.n == plan.n == 1000
     assert replace(plan, n=None) == make_plan([COUNT, replace(TRAINING, n=None)], **BUDGET)
-    assert plan.rewritten({"count": 2, "training": 3}, {"count": 1}).n == 1000
+    assert plan.rewrite({"count": 2, "training": 3}, {"count": 1}).n == 1000
     assert make_plan([COUNT], **BUDGET).n is None
     pure = replace(COUNT, kinds={"n": "laplace"}, n=7)
     assert make_plan([pure], epsilon=1.0, delta=0.0, relation="replace_one").n == 7

@@ -215,6 +215,6 @@ def test_a_run_that_found_its_keys_too_often_does_not_go_on():
     """Two deltas leave room, three do not, whatever the noise is."""
     spec = StageSpec(**{**vars(DISCOVERY), "deltas": {"keys": 4e-6}, "noise": 100.0})
     plan = make_plan([spec, TRAINING], epsilon=2.0, delta=DELTA)
-    assert plan.rewritten({"discovery": 1}, {}).epsilon <= 2.0
+    assert plan.rewrite({"discovery": 1}, {}).epsilon <= 2.0
     with pytest.raises(BudgetTooSmall):
-        plan.rewritten({"discovery": 2}, {})
+        plan.rewrite({"discovery": 2}, {})

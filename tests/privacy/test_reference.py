@@ -225,7 +225,7 @@ def test_what_is_rewritten_after_a_crash_stays_below_it():
     split = StageSpec("split", {"sums": 1.0}, 4, max_noise=1e9, share=0.3)
     plan = make_rest(first, [count, split, _training(0.1, 60)])
     made = {"count": 1, "split": 3, "training": 0}
-    rewritten = plan.rewritten(made, {"count": 1})
+    rewritten = plan.rewrite(made, {"count": 1})
     assert rewritten.stage("split").count == 7 and 0 < rewritten.stage("training").count < 60
     assert rewritten.event == plan.event and rewritten.reference.dominates(
         compose_events([event for _, event in rewritten.stage_events[1:]])
@@ -233,7 +233,7 @@ def test_what_is_rewritten_after_a_crash_stays_below_it():
     assert not plan.covers([(stage.access, stage.count + (stage.name != "count")) for stage in plan.stages])
     # The count that was bought is not bought again.
     with pytest.raises(BudgetTooSmall):
-        plan.rewritten(made, {})
+        plan.rewrite(made, {})
     assert Plan.from_json(plan.as_json()) == plan
 
 

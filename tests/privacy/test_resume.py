@@ -390,7 +390,7 @@ def test_what_is_left_of_training_ends_in_its_rhythm(multiple, made, done):
     plan = make_plan(drafts, epsilon=2.0, delta=1e-5)
     assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
     before = {"first": 1, "split": 4}
-    rewritten = plan.rewritten({**before, "split": 5, "training": made}, {**before, "training": done})
+    rewritten = plan.rewrite({**before, "split": 5, "training": made}, {**before, "training": done})
     count, lost = rewritten.stage("training").count, made - done
     assert rewritten.stage("split").count == 5 and made <= count < 497 and (count - lost) % multiple == 0
 
@@ -400,14 +400,14 @@ def test_what_is_left_of_training_ends_in_its_rhythm(multiple, made, done):
 
     assert cost(count) <= 2.0 * (1.0 - 1e-9) < cost(count + multiple)
     # Where steps alone were lost, all of them were promised.
-    assert plan.rewritten({**before, "training": made}, {**before, "training": done}) == plan
+    assert plan.rewrite({**before, "training": made}, {**before, "training": done}) == plan
 
 
 def test_fewer_steps_than_make_a_difference_are_not_begun():
     drafts = [*DRAFTS[:2], replace(DRAFTS[2], count=500, multiple=250)]
     plan = make_plan(drafts, epsilon=2.0, delta=1e-5)
     with pytest.raises(BudgetTooSmall, match="no room for stage 'training'"):
-        plan.rewritten({"first": 1, "split": 8}, {"first": 1})
+        plan.rewrite({"first": 1, "split": 8}, {"first": 1})
 
 
 @pytest.mark.parametrize("multiple", [1, 5])
@@ -418,7 +418,7 @@ def test_a_run_that_could_only_make_lost_steps_again_is_not_begun(multiple):
     made, useful = {"first": 1, "split": 5}, []
     for lost in range(1, 41):
         try:
-            useful.append(plan.rewritten({**made, "training": lost}, {"first": 1}).stage("training").count - lost)
+            useful.append(plan.rewrite({**made, "training": lost}, {"first": 1}).stage("training").count - lost)
         except BudgetTooSmall:
             useful.append(0)
     assert 0 in useful and useful[0] > 0
@@ -440,9 +440,9 @@ def test_where_steps_alone_were_lost_the_rest_has_to_change_something(multiple):
             now = {**before, "training": made}, {**before, "training": done}
             if 20 - (made - done) < multiple:
                 with pytest.raises(BudgetTooSmall, match="no room for stage 'training'"):
-                    plan.rewritten(*now)
+                    plan.rewrite(*now)
             else:
-                assert plan.rewritten(*now) == plan
+                assert plan.rewrite(*now) == plan
 
 
 @pytest.mark.slow

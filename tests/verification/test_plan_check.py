@@ -318,7 +318,7 @@ def test_a_run_that_has_lost_accesses_is_of_its_settings(kind):
             for own in (0, 1):
                 made = planned_counts | {stage.name: stage.count + lost, last: own}
                 try:
-                    again = plan.rewritten(made, planned_counts | {last: 0})
+                    again = plan.rewrite(made, planned_counts | {last: 0})
                 except Exception:
                     continue
                 certificate, model = stated(settings, dataclasses.replace(plan, stages=again.stages))
