@@ -50,7 +50,7 @@ class MomentsAccountant(pl.Callback):
 
     On several devices (strategy ``ddp``) each runs the same script. Rank 0 writes the ledger and makes the split, each rank
     takes its part of every lot, and the sum of their noisy parts is the gradient (`Account.join`). DDP's own reducer is
-    off. Parameters and torch's generators begin alike, and after each block of lots parameters are compared. With strategy
+    off. Parameters and torch's generators begin alike, and after each batch of lots parameters are compared. With strategy
     ``ModelParallelStrategy(data_parallel_size=<ranks>, tensor_parallel_size=1)`` and a `configure_model` that calls
     `fully_shard`, each rank keeps a shard of every parameter, of its gradient and of the optimizer's state.
 
@@ -273,7 +273,7 @@ class MomentsAccountant(pl.Callback):
             self._close_changed_logs(trainer)
             self._log_epsilon(trainer)
         if self._adopted is not None:
-            # Lightning adds the one of this block.
+            # Lightning adds the one of this batch.
             self._count_logs(trainer, -1)
         if self.account.plan.private and not self.account.remaining(self.stage):
             self.complete = True

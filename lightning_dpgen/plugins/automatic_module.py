@@ -151,10 +151,10 @@ class AutomaticModule:
         vars(self._results).pop("log", None)
         self._module.automatic_optimization = True
 
-    def __call__(self, block: LotBatch) -> None:
+    def __call__(self, batch: LotBatch) -> None:
         module: Any = self._module
         wrapped = module.optimizers()
-        for lot in block:
+        for lot in batch:
             self._values, self._index = {}, self._account.step_of(self._stage)
             if self._before(None, self._index) == -1:
                 raise MisconfigurationException(
@@ -177,7 +177,7 @@ class AutomaticModule:
             self._after(None, None, self._index)
             if not self._account.remaining(self._stage):
                 self._after_last()
-            # A block ends where the Trainer ends the fit: a lot that is not drawn costs nothing.
+            # A batch ends where the Trainer ends the fit: a lot that is not drawn costs nothing.
             if 0 <= module.trainer.max_steps <= module.trainer.global_step:
                 break
 

@@ -41,7 +41,7 @@ class Checkpoints(pl.Callback):
 
     Args:
         every: steps between two checkpoints.
-        asked_to_stop: called after each block of lots; if it returns True, the fit is left with a fresh checkpoint, by a
+        asked_to_stop: called after each batch of lots; if it returns True, the fit is left with a fresh checkpoint, by a
             KeyboardInterrupt.
     """
 

@@ -310,17 +310,17 @@ class PrivateMixture(pl.LightningModule):
             for average, p in zip(self.average.parameters(), self.network.parameters(), strict=True):
                 average.data.lerp_(p.data, weight)
 
-    def training_step(self, block: LotBatch, _: int) -> None:
+    def training_step(self, batch: LotBatch, _: int) -> None:
         given: Any = self.optimizers()
         wrapped = given[0] if isinstance(given, list) else given
         # Lightning's wrapper loses attributes that are written to it; the real optimizer is below.
         optimizer = wrapped.optimizer
         dtype: Any = self.dtype
-        for i, lot in enumerate(block, start=1):
+        for i, lot in enumerate(batch, start=1):
             gradients = self.gradients(lot.to(self.device, dtype))
             optimizer.set_gradients(*gradients, data_free=self.data_free())
-            # The last step of a block goes through the wrapper, so that Lightning counts blocks.
-            (wrapped if i == len(block) else optimizer).step()
+            # The last step of a batch goes through the wrapper, so that Lightning counts batches.
+            (wrapped if i == len(batch) else optimizer).step()
             self.after_step(self.steps_taken)
             if self.steps_taken % self.log_every == 0:
                 self._log(optimizer, gradients, len(lot))

@@ -211,7 +211,7 @@ class PrivateTraining:
         Args:
             block: lots in a batch that the Trainer sees. With 1 all that it counts are steps (`max_steps`,
                 `every_n_train_steps`, `val_check_interval`). More save a tiny network up to a sixth of its time: the
-                Trainer looks at checkpoints and validation after each block alone.
+                Trainer looks at checkpoints and validation after each batch alone.
             workers: the number of processes that fetch the records of the next lots, each as a whole; with 0 records are
                 fetched when they are needed, those of a `micro_batch` alone.
         """

@@ -28,9 +28,9 @@ from lightning_dpgen.sampling.lots import LotLoader, PoissonLots, block_of
 
 
 class PrivateSplitDataModule(pl.LightningDataModule):
-    """The data of a mixture: records that private kernel k-means splits when training starts, in blocks of Poisson lots.
+    """The data of a mixture: records that private kernel k-means splits when training starts, in batches of lots.
 
-    The rate of the lots and their number are the plan's. Each batch that a Trainer sees is a block of lots, drawn when
+    The rate of the lots and their number are the plan's. Each batch that a Trainer sees is one of several lots, drawn when
     they are asked for: ``for lot in batch: ...``.
 
     Args:
