@@ -168,6 +168,8 @@ def make_sampler(
             check_epsilon(epsilon)
         check_delta(delta)
         return Cyclic(sample_rate, _cyclic_strategy(bands, sample_rate, read_whole("steps", steps), epsilon, delta))
+    if name != TRUNCATED:
+        raise ValueError(f"sampler={name!r}: is not made from settings: give an object of its class")
     if largest_lot is None or at_most is None:
         raise ValueError(
             f"sampler={TRUNCATED!r}: expected largest_lot=..., the most records of a lot, and at_most=..., a number of "

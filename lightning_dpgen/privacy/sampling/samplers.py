@@ -52,6 +52,11 @@ class Sampler:
     # Lots belong to one step each, and all steps together are one event: lost ones are not made again.
     in_turn: ClassVar[bool] = False
 
+    def __init_subclass__(cls) -> None:
+        # A plan is read back by the name, and one that was inherited would stand for another law.
+        if not isinstance(vars(cls).get("name"), str):
+            raise TypeError(f"class {cls.__name__}: expected a name of its own, name: ClassVar[str] = ...")
+
     def __post_init__(self) -> None:
         check_number("sample_rate", self.sample_rate, lambda rate: 0.0 < rate <= 1.0, "above 0, up to 1")
         object.__setattr__(self, "sample_rate", float(self.sample_rate))
@@ -125,8 +130,16 @@ class Sampler:
         """Refuse persons of several records where the cost is proved for one record alone."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the fields as they stand in a plan."""
-        return {"sample_rate": self.sample_rate}
+        """Return the fields as they stand in a plan: the name, too, but for those that are known by their fields.
+
+        Raises:
+            ValueError: for a class that has the name of another one.
+        """
+        kind = type(self)
+        if {sampler.name: sampler for sampler in SAMPLERS}.get(kind.name, kind) is not kind:
+            raise ValueError(f"{kind.__name__}: name={kind.name!r} is that of another sampler: take a name of its own")
+        fields = {"sample_rate": self.sample_rate}
+        return fields if kind in _BY_FIELDS else fields | {"sampler": kind.name}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Self | None:
@@ -239,9 +252,9 @@ class TruncatedPoisson(Poisson):
     def check_units(self, stage: str, units: int) -> None:
         if units > self.at_most:
             raise PlanMismatch(
-                f"stage {stage!r}: there are more records than at_most={self.at_most}, and the guarantee holds for no "
-                "more: give a bound that is known of all data of this kind (a population, a capacity) and not found by "
-                "trying; nothing was charged"
+                f"stage {stage!r}: there are more records, or persons, than at_most={self.at_most}, and the guarantee "
+                "holds for no more: give a bound that is known of all data of this kind (a population, a capacity) and not "
+                "found by trying; nothing was charged"
             )
 
     def explain_failures(self, count: int, delta: float) -> str:
@@ -381,12 +394,23 @@ def as_sampler(value: object) -> Sampler:
 
 
 SAMPLERS: tuple[type[Sampler], ...] = (Poisson, TruncatedPoisson, Cyclic)
+# Those that plans do not name. The plain one comes last, since it takes any fields.
+_BY_FIELDS = (Cyclic, TruncatedPoisson, Poisson)
 
 
 def sampler_from_json(fields: Mapping[str, Any]) -> Sampler:
-    """Return the sampler that `Sampler.as_json` described; see `Sampler.from_fields`."""
-    # The plain one comes last, since it takes any fields.
-    return next(filter(None, (sampler.from_fields(fields) for sampler in reversed(SAMPLERS))))
+    """Return the sampler that `Sampler.as_json` described; see `Sampler.from_fields`.
+
+    Raises:
+        ValueError: for fields that describe none, or a name that none of `SAMPLERS` has.
+    """
+    if "sampler" not in fields:
+        return next(filter(None, (sampler.from_fields(fields) for sampler in _BY_FIELDS)))
+    named = [sampler.from_fields(fields) for sampler in SAMPLERS if sampler.name == fields["sampler"]]
+    if not named or named[0] is None:
+        known = ", ".join(repr(sampler.name) for sampler in SAMPLERS)
+        raise ValueError(f"sampler={str(fields['sampler'])[:60]!r}: expected one of {known}: its class joins SAMPLERS")
+    return named[0]
 
 
 def read_truncation(fields: Any) -> tuple[int, int]:
