@@ -15,7 +15,7 @@ from lightning_dpgen.cli.arguments import VERBOSE_HELP, loading
 from lightning_dpgen.common.folders import make_private
 from lightning_dpgen.common.plain_text import align_columns
 from lightning_dpgen.privacy.accounting.epsilon_range import round_down, round_up
-from lightning_dpgen.specs.run import AuditOptions, AuditSpec, read_audit
+from lightning_dpgen.specs.run import AuditOptions, AuditSpec, load_audit_settings
 from lightning_dpgen.specs.usage_error import FAULT, OK, UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def run(argv: Sequence[str]) -> int:
         print(f"{HELP}\n\nOptions:\n{VERBOSE_HELP}\n")
         print(LIMITS)
         return OK
-    status = _audit(read_audit(argv))
+    status = _audit(load_audit_settings(argv))
     print(LIMITS)
     return status
 
@@ -72,11 +72,11 @@ def _audit(spec: AuditSpec) -> int:
     with loading():
         from lightning_dpgen.audit.whole_run import attack_run
         from lightning_dpgen.runs.attacked import MeasuredRun
-        from lightning_dpgen.specs.settings import fill
+        from lightning_dpgen.specs.settings import complete_settings
         from lightning_dpgen.specs.source import source_of
     source = source_of(spec.data)
     _check(spec)
-    settings = None if spec.attacks_runs else fill(spec.changed(split=spec.split.changed(k=1)), source)
+    settings = None if spec.attacks_runs else complete_settings(spec.changed(split=spec.split.changed(k=1)), source)
     attacked = None
     if settings is None or settings.clipping is None:
         attacked = MeasuredRun(spec if settings is None else settings.spec, source, min(spec.audit.canaries, _TRIED))

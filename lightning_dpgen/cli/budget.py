@@ -10,7 +10,13 @@ from lightning_dpgen.common.plain_text import align_columns
 from lightning_dpgen.privacy.accounting.epsilon_range import caution
 from lightning_dpgen.specs.compose import asks_for_selection
 from lightning_dpgen.specs.groups import ProjectSpec
-from lightning_dpgen.specs.run import RunSpec, check_privacy, read_projection, read_words, with_default_bins
+from lightning_dpgen.specs.run import (
+    RunSpec,
+    check_privacy,
+    load_projection_settings,
+    load_settings_without_slow_defaults,
+    with_default_bins,
+)
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
@@ -33,11 +39,11 @@ def run(argv: Sequence[str]) -> int:
         print(f"{HELP}\n\nOptions:\n{VERBOSE_HELP}")
         return 0
     if argv[:1] == ["project"]:
-        return _tell_projection(read_projection(argv[1:]))
+        return _tell_projection(load_projection_settings(argv[1:]))
     if asks_for_selection(argv):
         return _tell_selection(argv)
     # A mistake is told before what a plan needs is imported.
-    spec = read_words(argv)
+    spec = load_settings_without_slow_defaults(argv)
     check_privacy(spec)
     return _tell_run(with_default_bins(spec))
 
@@ -49,8 +55,8 @@ def _tell_run(spec: RunSpec) -> int:
         from lightning_dpgen.runs.reporter import warn
         from lightning_dpgen.runs.table import answers_table, budget_table, decay_line, terms_table
         from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
-        from lightning_dpgen.specs.settings import settle_declared
-    settings = settle_declared(spec)
+        from lightning_dpgen.specs.settings import complete_declared_settings
+    settings = complete_declared_settings(spec)
     plan = settings.plan()
     for text in (seed_warning(settings.spec.debug.private_seed), *plan_warnings(settings, plan)):
         warn(text)

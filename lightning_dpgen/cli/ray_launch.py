@@ -30,7 +30,7 @@ from lightning_dpgen.runs.run import train
 from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.specs.compose import replaced
 from lightning_dpgen.specs.groups import RaySpec, TrainerSpec
-from lightning_dpgen.specs.run import RunSpec, read_run
+from lightning_dpgen.specs.run import RunSpec, load_settings
 from lightning_dpgen.specs.spec import as_settings
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, OK, RANK_LOST, UsageError, describe_os_error
 
@@ -325,7 +325,7 @@ def take_part(desk: Any, argv: Sequence[str], root: Path, work_dir: str) -> None
 
 def _do_part(desk: Any, argv: Sequence[str], root: Path, work_dir: str) -> End:
     os.chdir(work_dir)
-    spec = read_run(argv)
+    spec = load_settings(argv)
     source, folder, ranks = check_source(spec.data), RunFolder(root), Ranks.joined()
     if not ranks.leads:
         from lightning_dpgen.runs.train import run_worker

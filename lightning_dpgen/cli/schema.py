@@ -271,8 +271,8 @@ def _objections(path: Path, schema: TableSchema, n: int, epsilon: float) -> Iter
         from lightning_dpgen.kinds.tables import TableFile
         from lightning_dpgen.privacy.errors import BudgetTooSmall
         from lightning_dpgen.runs.warnings import plan_warnings
-        from lightning_dpgen.specs.run import read_run
-        from lightning_dpgen.specs.settings import fill
+        from lightning_dpgen.specs.run import load_settings
+        from lightning_dpgen.specs.settings import complete_settings
     words = ["data=table", written("data.schema", path), f"data.n={n}", f"privacy.epsilon={epsilon!r}"]
     if schema.open:
         names = ", ".join(column.name for column in schema.open)
@@ -282,9 +282,9 @@ def _objections(path: Path, schema: TableSchema, n: int, epsilon: float) -> Iter
         )
         words.append(_SHARE)
     try:
-        spec = read_run(words)
+        spec = load_settings(words)
         assert isinstance(spec.data, TableSpec), "data=table is one"
-        settings = fill(spec, TableFile(spec.data, schema=schema))
+        settings = complete_settings(spec, TableFile(spec.data, schema=schema))
         plan = settings.plan()
     except (UsageError, BudgetTooSmall) as refusal:
         yield True, str(refusal)

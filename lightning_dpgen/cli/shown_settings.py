@@ -104,7 +104,7 @@ def _resolved(spec: RunSpec | ProjectSpec) -> dict[str, Any]:
     """
     with loading():
         from lightning_dpgen.specs.projection_settings import fill_projection
-        from lightning_dpgen.specs.settings import fill
+        from lightning_dpgen.specs.settings import complete_settings
         from lightning_dpgen.specs.source import source_of
     if isinstance(spec, ProjectSpec):
         if (d := spec.data.d) is not None:
@@ -113,5 +113,5 @@ def _resolved(spec: RunSpec | ProjectSpec) -> dict[str, Any]:
         source = source_of(spec.data)
         source.check()
         if spec.data.n is not None and not source.open_parts and spec.privacy.selection is None:
-            spec = fill(spec, source).spec
+            spec = complete_settings(spec, source).spec
     return spec.model_dump(by_alias=True)

@@ -49,7 +49,7 @@ from lightning_dpgen.specs.compose import (
     replaced,
     written,
 )
-from lightning_dpgen.specs.run import read_run
+from lightning_dpgen.specs.run import load_settings
 from lightning_dpgen.specs.source import source_of
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, OK, UsageError
 
@@ -72,7 +72,7 @@ def sweep(argv: Sequence[str]) -> int:
     run_dir = None
     for number, job in enumerate(jobs):
         try:
-            spec = read_run(job)
+            spec = load_settings(job)
             run_dir = spec.run_dir
             launch.to_launch(spec.trainer)
             settle(spec, source_of(spec.data))

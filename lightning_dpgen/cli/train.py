@@ -29,9 +29,9 @@ from lightning_dpgen.specs.run import (
     NoNumber,
     RunSpec,
     check_privacy,
-    read_run,
-    read_words,
-    run_settings,
+    compose_run,
+    load_settings,
+    load_settings_without_slow_defaults,
     with_default_bins,
 )
 from lightning_dpgen.specs.usage_error import OK, RANK_LOST, UsageError
@@ -71,7 +71,7 @@ def run(argv: Sequence[str]) -> int:
         return 0
     argv, kind = shown_settings.split_cfg_flag(argv)
     if kind is not None:
-        return shown_settings.show(argv, kind, run_settings, read_run)
+        return shown_settings.show(argv, kind, compose_run, load_settings)
     # A mistake in a setting is told before what a run needs is imported.
     with leaving_at_once():
         swept = any(word in FLAGS for word in argv)
@@ -80,7 +80,7 @@ def run(argv: Sequence[str]) -> int:
             return _sweep(argv) if swept else _select(argv)
         with pace.stage("reading the settings"):
             try:
-                spec = read_words(argv)
+                spec = load_settings_without_slow_defaults(argv)
                 check_privacy(spec)
             except NoNumber as mistake:
                 # A file that is not there, or a wrong schema, is told first.
@@ -107,7 +107,7 @@ def _check_words(argv: Sequence[str]) -> None:
     All combinations are checked where they are run.
 
     Raises:
-        UsageError: as `read_run`, naming the job.
+        UsageError: as `load_settings`, naming the job.
     """
     jobs, varied = expanded([word for word in argv if word not in FLAGS and not is_for_hydra(word)])
     checked: set[str] = set()
@@ -116,7 +116,7 @@ def _check_words(argv: Sequence[str]) -> None:
             continue
         checked.update(job)
         try:
-            read_words(job)
+            load_settings_without_slow_defaults(job)
         except UsageError as mistake:
             differs = " ".join(word for word in job if name_of(word) in varied)
             raise UsageError(f"job {number} ({differs}): {mistake}" if differs else str(mistake), mistake.status) from None
@@ -209,7 +209,7 @@ def _select(argv: Sequence[str]) -> int:
             "torchrun or srun"
         )
     # Candidates do not differ in it.
-    run_dir = read_run(expanded(argv)[0][0]).run_dir
+    run_dir = load_settings(expanded(argv)[0][0]).run_dir
     if run_dir is not None:
         forget_what_is_left(RunFolder(place_of(run_dir)))
     folder = run_folder.choose(run_dir)

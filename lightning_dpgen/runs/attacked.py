@@ -29,8 +29,9 @@ from lightning_dpgen.metrics.fidelity import measure_fidelity, measure_table_fid
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.runs import discover
+from lightning_dpgen.specs.first_pass import has_first_pass
 from lightning_dpgen.specs.run import RunSpec
-from lightning_dpgen.specs.settings import Settings, fill, has_first_pass, make_schema
+from lightning_dpgen.specs.settings import Settings, complete_settings, make_schema
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -81,7 +82,7 @@ class MeasuredRun:
         if buys := has_first_pass(spec, source.open_parts):
             self._prepare_first_pass(count)
         else:
-            self.settings: Settings = fill(spec, source)
+            self.settings: Settings = complete_settings(spec, source)
             self.plan: Plan = self.settings.plan()
         self._buys = buys
         self._pool, self._values, self._count = self._made_up(count)

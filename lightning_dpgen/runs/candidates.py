@@ -21,8 +21,9 @@ from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.table import budget_table
 from lightning_dpgen.specs.compose import expanded, name_of
 from lightning_dpgen.specs.custom import named
-from lightning_dpgen.specs.run import RunSpec, read_run
-from lightning_dpgen.specs.settings import Settings, fill, first_stage, has_first_pass
+from lightning_dpgen.specs.first_pass import first_stage, has_first_pass
+from lightning_dpgen.specs.run import RunSpec, load_settings
+from lightning_dpgen.specs.settings import Settings, complete_settings
 from lightning_dpgen.specs.source import Source, source_of
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -112,7 +113,7 @@ def read_candidates(argv: Sequence[str], reporter: Reporter) -> Candidates:
     if len(jobs) > _MOST:
         raise UsageError(f"{' '.join(varied)}: {len(jobs):,} combinations; expected {_MOST:,} at most")
     reporter.say(f"planning {say_count(len(jobs), 'candidate')}")
-    specs = [read_run(job) for job in jobs]
+    specs = [load_settings(job) for job in jobs]
     privacy, source = specs[0].privacy, source_of(specs[0].data)
     _check(specs[0], source)
     scorer = None
@@ -129,7 +130,7 @@ def read_candidates(argv: Sequence[str], reporter: Reporter) -> Candidates:
         settings = []
         for spec, own in zip(specs, chosen, strict=True):
             try:
-                settings.append(fill(spec.with_privacy(epsilon=epsilon), source))
+                settings.append(complete_settings(spec.with_privacy(epsilon=epsilon), source))
             except UsageError as mistake:
                 words = " ".join(f"{name}={value}" for name, value in own.items())
                 raise UsageError(f"{words}: {mistake}" if own else str(mistake), mistake.status) from None

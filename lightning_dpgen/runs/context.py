@@ -22,9 +22,10 @@ from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import Reporter, SilentReporter
 from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.table import budget_table
+from lightning_dpgen.specs.first_pass import FIRST_PASS
 from lightning_dpgen.specs.groups import ProjectSpec, RaySpec, make_executor
 from lightning_dpgen.specs.run import RunSpec
-from lightning_dpgen.specs.settings import FIRST_PASS, Settings
+from lightning_dpgen.specs.settings import Settings
 
 if TYPE_CHECKING:
     from lightning_dpgen.plugins.split import PrivateSplitDataModule

@@ -31,10 +31,10 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.runs.moved import check_moved
 from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.warnings import noise_warnings
-from lightning_dpgen.specs.findable import found_of
+from lightning_dpgen.specs.first_pass import FIRST_PASS, describe_find, first_stage, reference_plan
 from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.run import RunSpec, check_privacy
-from lightning_dpgen.specs.settings import FIRST_PASS, Settings, fill, first_stage, make_schema, reference_plan
+from lightning_dpgen.specs.settings import Settings, complete_settings, make_schema
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -93,7 +93,7 @@ def first_plan(spec: RunSpec, source: Source) -> Plan:
     anything is paid for.
 
     Raises:
-        UsageError: as `settings.fill`.
+        UsageError: as `settings.complete_settings`.
         BudgetTooSmall: if the first pass, or a plan that follows from settings alone, does not fit.
     """
     check_privacy(spec)
@@ -139,7 +139,7 @@ def for_any_find(spec: RunSpec, source: Source) -> Settings:
     """Return the settings for a number of records that delta allows, before what is found is known.
 
     Raises:
-        UsageError: as `settings.fill`.
+        UsageError: as `settings.complete_settings`.
     """
     make_schema(spec, source)
     n = max(1, int(0.1 / spec.privacy.delta)) if spec.data.n is None else None
@@ -153,7 +153,7 @@ def warnings_for_any_find(spec: RunSpec, source: Source) -> list[str]:
     """Return what noise will most likely hide of what is found and measured, where the declared n tells of it.
 
     Raises:
-        UsageError: as `settings.fill`.
+        UsageError: as `settings.complete_settings`.
     """
     if spec.data.n is None or not spec.privacy.private:
         return []
@@ -302,7 +302,7 @@ def run_discovery(spec: RunSpec, source: Source, records: FirstPassRecords, acco
     nothing = [name for name, value in found.items() if not value]
     if nothing:
         raise BudgetTooSmall(
-            f"{nothing[0]}: no {found_of(spec.data, opened[nothing[0]])} stand out from the noise that "
+            f"{nothing[0]}: no {describe_find(spec.data, opened[nothing[0]])} stand out from the noise that "
             f"data.discovery_share={spec.data.share_of_discovery:g} buys: declare them, or start anew with a larger share "
             "(what this run has spent adds to it)"
         )
@@ -313,17 +313,17 @@ def with_discovery(spec: RunSpec, source: Source, bought: Discovery) -> Settings
     """Return the settings of a run after its first pass.
 
     Raises:
-        UsageError: as `settings.fill`.
+        UsageError: as `settings.complete_settings`.
     """
     if bought.n is not None:
         spec = spec.changed(data=spec.data.changed(n=bought.n))
-    return fill(spec, source, bought.parts or None)
+    return complete_settings(spec, source, bought.parts or None)
 
 
 def settings_of(spec: RunSpec, source: Source, about: Mapping[str, Any]) -> Settings:
     """Return the settings of a run that goes on, with what its ledger says that it has bought first.
 
     Raises:
-        UsageError: as `settings.fill`.
+        UsageError: as `settings.complete_settings`.
     """
     return with_discovery(spec, source, Discovery(about["n"] if spec.data.n is None else None, about.get("found") or {}))

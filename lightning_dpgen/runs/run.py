@@ -35,11 +35,12 @@ from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.studies import check_study, mark, spent_so_far, study_delta_warning, study_of
 from lightning_dpgen.runs.table import answers_table, budget_table, decay_line, terms_table
 from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
+from lightning_dpgen.specs.first_pass import FIRST_PASS
 from lightning_dpgen.specs.groups import RaySpec
 from lightning_dpgen.specs.model import CustomSpec
 from lightning_dpgen.specs.modules import rehearse
 from lightning_dpgen.specs.run import RunSpec
-from lightning_dpgen.specs.settings import FIRST_PASS, Settings, fill, read_as
+from lightning_dpgen.specs.settings import Settings, complete_settings, describe_reading
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import INTERRUPTED, UsageError, describe_os_error
 
@@ -102,7 +103,7 @@ def settle(spec: RunSpec, source: Source) -> tuple[Settings | None, Plan | None]
         )
     source.check()
     buys = spec.data.n is None or bool(source.open_parts)
-    settled = (None, discover.first_plan(spec, source)) if buys else (fill(spec, source), None)
+    settled = (None, discover.first_plan(spec, source)) if buys else (complete_settings(spec, source), None)
     source.files()
     if settled[0] is not None:
         check_fit_memory(settled[0])
@@ -207,7 +208,7 @@ class _Run:
         _LOG.debug("opening the ledger %s", self.folder.ledger)
         self.reporter.warn(mark(self.study, self.spec.privacy, self.source.contents()))
         run_folder.take(self.folder)
-        about = identity.about_records(self.source.contents(), read_as(self.spec, self.source))
+        about = identity.about_records(self.source.contents(), describe_reading(self.spec, self.source))
         if settings is not None:
             about |= identity.about_settings(settings.asked(), settings.n, None)
         return run_folder.open_account(plan, self.folder, private_stream(self.spec), about, self.study)
@@ -254,7 +255,7 @@ class _Run:
 
     def _go_on(self, account: Account) -> Settings:
         about = account.ledger.about
-        identity.check_records(about, self.source.contents(), read_as(self.spec, self.source), self.folder)
+        identity.check_records(about, self.source.contents(), describe_reading(self.spec, self.source), self.folder)
         if "settings" not in about:
             self._check_stages(account, [FIRST_PASS])
             self._extend(discover.load_discovery(account, self.folder), account)

@@ -51,7 +51,7 @@ from lightning_dpgen.specs.custom import said
 from lightning_dpgen.specs.groups import SplitSpec
 from lightning_dpgen.specs.network import VAESpec
 from lightning_dpgen.specs.privacy import DPNormSpec
-from lightning_dpgen.specs.settings import Settings, fill, read_as
+from lightning_dpgen.specs.settings import Settings, complete_settings, describe_reading
 from lightning_dpgen.specs.usage_error import UsageError
 
 # The score of a trial that failed, or whose score is no number.
@@ -274,8 +274,8 @@ class _Trials:
 
 
 def _read_as(candidates: Candidates) -> dict[str, Any]:
-    """Return `read_as` with the budget of a trial left out: it follows from that of the whole."""
-    described = read_as(candidates.settings[0].spec, candidates.source)
+    """Return `describe_reading` with the budget of a trial left out: it follows from that of the whole."""
+    described = describe_reading(candidates.settings[0].spec, candidates.source)
     return described | {"privacy": {name: value for name, value in described["privacy"].items() if name != "epsilon"}}
 
 
@@ -286,7 +286,7 @@ def _untrained(candidates: Candidates) -> tuple[SyntheticContent, Settings]:
     if spec.data.asked_sets is not None:
         # It counts nothing.
         plain["data"] = spec.data.changed(workload=None)
-    made = fill(spec.changed(**plain), candidates.source)
+    made = complete_settings(spec.changed(**plain), candidates.source)
     module = made.module(Account(made.plan()))
     mixture = Mixture(module.network.float().eval(), torch.ones(module.k) / module.k)
     return SyntheticContent(mixture, made.rows, made.spec.seed), made

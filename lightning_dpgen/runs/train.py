@@ -40,7 +40,7 @@ from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.specs.groups import RaySpec
 from lightning_dpgen.specs.run import RunSpec
-from lightning_dpgen.specs.settings import read_as
+from lightning_dpgen.specs.settings import describe_reading
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError
 
@@ -210,7 +210,7 @@ def _train_rank(
 ) -> None:
     source.check()
     source.files()
-    identity.check_rank(begun.about, source.contents(), read_as(spec, source), ranks.rank)
+    identity.check_rank(begun.about, source.contents(), describe_reading(spec, source), ranks.rank)
     settings = settings_of(with_kept_initial(spec, folder), source, begun.about)
     identity.check_rank_settings(begun.about, settings.asked(), ranks.rank)
     if spec.trainer.threads is not None:

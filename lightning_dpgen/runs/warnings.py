@@ -14,7 +14,7 @@ from lightning_dpgen.privacy.accounting.epsilon_range import caution
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.projection.choice import PAIRS
 from lightning_dpgen.release.pages.text import sentence
-from lightning_dpgen.specs.findable import findable_warning
+from lightning_dpgen.specs.first_pass import findable_warning
 from lightning_dpgen.specs.projection_settings import ProjectionSettings
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import Settings

@@ -91,7 +91,9 @@ class AuditSpec(RunSpec):
         return not isinstance(self.model, TrainedSpec | AutoSpec)
 
 
-def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapping[str, Any] | None = None) -> RunSpec:
+def load_settings(
+    words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapping[str, Any] | None = None
+) -> RunSpec:
     """Return the settings that the words of a command line ask for; each value is within its range.
 
     Args:
@@ -101,12 +103,14 @@ def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapp
     Raises:
         UsageError: naming the argument, its value and what was expected.
     """
-    return with_default_bins(read_words(words, kind, given=given))
+    return with_default_bins(load_settings_without_slow_defaults(words, kind, given=given))
 
 
-def read_words(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapping[str, Any] | None = None) -> RunSpec:
-    """Return the settings without the default that takes a while to import (`with_default_bins`); see `read_run`."""
-    values, named = run_settings(words, kind), {name_of(word) for word in words}
+def load_settings_without_slow_defaults(
+    words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapping[str, Any] | None = None
+) -> RunSpec:
+    """Return the settings without the default that takes a while to import (`with_default_bins`)."""
+    values, named = compose_run(words, kind), {name_of(word) for word in words}
     for name, value in (given or {}).items():
         group, _, last = name.partition(".")
         values[group][last] = value
@@ -137,7 +141,7 @@ def read_words(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Ma
     return spec
 
 
-def run_settings(words: Sequence[str], kind: type[RunSpec] = RunSpec) -> dict[str, Any]:
+def compose_run(words: Sequence[str], kind: type[RunSpec] = RunSpec) -> dict[str, Any]:
     """Return the settings of a run as files and words compose them: of `model=auto` where no word names a model.
 
     Raises:
@@ -184,13 +188,13 @@ def _takes_default_bins(spec: RunSpec) -> bool:
     return paid and privacy.selection is None and getattr(spec.model, "init", None) is None
 
 
-def read_audit(words: Sequence[str]) -> AuditSpec:
-    """Return the settings of an audit, which says itself how many records there are, and keeps no folder; see `read_run`.
+def load_audit_settings(words: Sequence[str]) -> AuditSpec:
+    """Return the settings of an audit, which says itself how many records there are, and keeps no folder.
 
     Raises:
-        UsageError: as `read_run`, and for a setting that would be passed over.
+        UsageError: as `load_settings`, and for a setting that would be passed over.
     """
-    spec = read_run(words, AuditSpec)
+    spec = load_settings(words, AuditSpec)
     typed = {name_of(word) for word in words}
     if "run_dir" in typed:
         raise UsageError(f"run_dir={spec.run_dir}: an audit keeps nothing; leave it out")
@@ -241,11 +245,11 @@ def _check_seed(spec: RunSpec | ProjectSpec) -> None:
         )
 
 
-def read_data(words: Sequence[str]) -> DataSpec:
+def load_data_settings(words: Sequence[str]) -> DataSpec:
     """Return the settings of records alone, for a release whose schema is known.
 
     Raises:
-        UsageError: as `read_run`, and for any setting that is not of the data.
+        UsageError: as `load_settings`, and for any setting that is not of the data.
     """
     for word in words:
         name = word.partition("=")[0].lstrip("+~")
@@ -254,8 +258,8 @@ def read_data(words: Sequence[str]) -> DataSpec:
     return parse(RunSpec, _composed(words, RunSpec)).data
 
 
-def read_projection(words: Sequence[str]) -> ProjectSpec:
-    """Return the settings of a projection; see `read_run`."""
+def load_projection_settings(words: Sequence[str]) -> ProjectSpec:
+    """Return the settings of a projection; see `load_settings`."""
     spec = parse(ProjectSpec, _composed(words, ProjectSpec))
     check_needed(spec.data, "data")
     if spec.privacy.delta is None:

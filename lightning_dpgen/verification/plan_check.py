@@ -40,8 +40,9 @@ from lightning_dpgen.release.drawing.description import CROSSINGS as CROSSED
 from lightning_dpgen.release.files import MODEL, WEIGHTS
 from lightning_dpgen.release.run_names import in_words, names_of_a_run
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
+from lightning_dpgen.specs.first_pass import FIRST_PASS, first_stage, has_first_pass, reference_plan
 from lightning_dpgen.specs.model import AutoSpec, CustomSpec
-from lightning_dpgen.specs.settings import FIRST_PASS, Settings, first_stage, has_first_pass, reference_plan
+from lightning_dpgen.specs.settings import Settings
 from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.verification.declared_settings import settings_of
 

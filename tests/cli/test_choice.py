@@ -7,7 +7,7 @@ import pytest
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.specs import defaults
-from lightning_dpgen.specs.run import read_run
+from lightning_dpgen.specs.run import load_settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -135,7 +135,7 @@ def test_pictures_of_any_size_are_known():
     ],
 )  # fmt: skip
 def test_tables_and_baskets_have_the_best_model_by_default(words, name):
-    assert read_run(words).model.name == name
+    assert load_settings(words).model.name == name
 
 
 def test_a_clipping_that_is_asked_for_is_that_of_the_chosen_model(dpgen, table):

@@ -26,9 +26,8 @@ from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.runs import discover as first_pass
 from lightning_dpgen.runs import run as train
 from lightning_dpgen.runs.interrupts import Interrupts
-from lightning_dpgen.specs.findable import needed_to_find
-from lightning_dpgen.specs.run import read_run
-from lightning_dpgen.specs.settings import first_stage
+from lightning_dpgen.specs.first_pass import first_stage, needed_to_find
+from lightning_dpgen.specs.run import load_settings
 from lightning_dpgen.specs.source import source_of
 from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.verification.verify import verify
@@ -368,7 +367,7 @@ GIVEN = {
 
 
 def _asked(words):
-    spec = read_run(words)
+    spec = load_settings(words)
     return spec, source_of(spec.data)
 
 

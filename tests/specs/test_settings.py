@@ -14,7 +14,7 @@ from lightning_dpgen.specs.compose import conf_dir
 from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.reference import listed, reference
 from lightning_dpgen.specs.run import AuditSpec, RunSpec
-from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.settings import load_complete_settings
 from lightning_dpgen.specs.spec import Spec, names_of, variants
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -88,7 +88,7 @@ def test_no_settings_hold_a_record(monkeypatch, tmp_path):
 
 
 def _settings(*words):
-    return read_settings(["data.n=1500", *words])
+    return load_complete_settings(["data.n=1500", *words])
 
 
 def test_steps_go_into_the_rhythm_of_a_critic_unless_they_were_declared():

@@ -11,8 +11,9 @@ from lightning_dpgen.privacy.drawn_noise import NOISY_MAX, REAL_GAUSSIAN, ROUNDE
 from lightning_dpgen.privacy.noise.stream import SECURE, STANDARD
 from lightning_dpgen.privacy.planning.calibration import PLANNER
 from lightning_dpgen.release.drawing.description import COPULA
-from lightning_dpgen.specs.run import read_run
-from lightning_dpgen.specs.settings import FIRST_PASS, fill, first_stage, has_first_pass, reference_plan
+from lightning_dpgen.specs.first_pass import FIRST_PASS, first_stage, has_first_pass, reference_plan
+from lightning_dpgen.specs.run import load_settings
+from lightning_dpgen.specs.settings import complete_settings
 from lightning_dpgen.specs.source import source_of
 
 TABLE = ["data=table", "data.path=t.csv", "data.schema=t.schema.yaml", "data.n=5000"]
@@ -102,7 +103,7 @@ def write_files(folder):
 
 def planned(words):
     """Return settings, those of a first pass filled in with finds, and their plan as a run makes it."""
-    spec = read_run(words)
+    spec = load_settings(words)
     source = source_of(spec.data)
     if spec.data.n_share is not None:
         spec = spec.changed(data=spec.data.changed(n=5000))
@@ -111,7 +112,7 @@ def planned(words):
     for name, part in parts.items():
         if part.find == VALUES:
             found[name] = {key: value for key, value in found[name].items() if key != "bounds"}
-    settings = fill(spec, source, found or None)
+    settings = complete_settings(spec, source, found or None)
     if not has_first_pass(spec, parts) or "split.means_share=0.3" in words:
         return settings, settings.plan()
     return settings, settings.plan(reference_plan(spec, first_stage(spec, parts)))
