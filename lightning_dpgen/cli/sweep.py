@@ -37,7 +37,7 @@ from lightning_dpgen.privacy.accounting.events import compose_events, decode
 from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.runs import run_folder
 from lightning_dpgen.runs.paths import remove_blocks
-from lightning_dpgen.runs.run import settle
+from lightning_dpgen.runs.run import check_run
 from lightning_dpgen.runs.run_folder import JOBS, RunFolder
 from lightning_dpgen.specs.compose import (
     FLAGS,
@@ -75,7 +75,7 @@ def sweep(argv: Sequence[str]) -> int:
             spec = load_settings(job)
             run_dir = spec.run_dir
             launch.to_launch(spec.trainer)
-            settle(spec, source_of(spec.data))
+            check_run(spec, source_of(spec.data))
         except UsageError as mistake:
             raise UsageError(f"job {number} ({_short(job, varied)}): {mistake}", mistake.status) from None
     jobs = [[word for word in job if name_of(word) != "run_dir"] for job in jobs]

@@ -129,7 +129,7 @@ def _train(argv: Sequence[str], spec: RunSpec, source: Source) -> int:
         from lightning_dpgen.cli.launch import run_guarded
         from lightning_dpgen.runs import run_folder
         from lightning_dpgen.runs.reporter import TerminalReporter
-        from lightning_dpgen.runs.run import settle, train, trains_on_ray
+        from lightning_dpgen.runs.run import check_run, train, trains_on_ray
     folder = run_folder.choose(spec.run_dir)
     # Whatever is wrong with the settings is said before processes are started.
     if isinstance(spec.compute, RaySpec) and trains_on_ray(_begun(spec, folder), source):
@@ -140,7 +140,7 @@ def _train(argv: Sequence[str], spec: RunSpec, source: Source) -> int:
         with pace.hidden():
             return _tell(ray_launch.launch(argv, folder, spec), folder)
     if launch.to_launch(spec.trainer):
-        settle(_begun(spec, folder), source)
+        check_run(_begun(spec, folder), source)
         # The first of them shows how far all are.
         with pace.hidden():
             return launch.launch(argv, folder, spec.trainer.devices)

@@ -138,7 +138,7 @@ class MeasuredRun:
         spec, source = self._spec, self._source
         if "items" in source.open_parts:
             raise UsageError("data.items=private: an audit attacks what is found of tables; declare the items for it")
-        promise, rows = discover.first_plan(spec, source), count
+        promise, rows = discover.plan_first_pass(spec, source).plan, count
         schema = make_schema(spec, source)
         if kind_of(schema).tabular:
             self._rows = _with_twins(schema, count, spec.seed)

@@ -131,7 +131,7 @@ class Settings:
         """Return the plan of the run; reads no data.
 
         Args:
-            promise: what was promised before the first pass, if there was one (`discover.first_plan`).
+            promise: what was promised before the first pass, if there was one (`discover.plan_first_pass`).
 
         Raises:
             BudgetTooSmall: if the budget does not buy what is asked for.

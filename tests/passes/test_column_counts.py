@@ -78,7 +78,7 @@ def _write(folder, rows, files, group):
 
 
 def _bought(spec, source, seen):
-    account = Account(discover.first_plan(spec, source), stream=PrivateStream(seed=7))
+    account = Account(discover.plan_first_pass(spec, source).plan, stream=PrivateStream(seed=7))
     return discover.run_discovery(spec, source, seen, account)
 
 
