@@ -235,7 +235,7 @@ def fit(
         source = TableFile(spec.data, frame if place == _IN_MEMORY else None, described)
         folder = run_folder.choose(run_dir)
         shown_on = sys.stderr if progress else None
-        with pace.shown(shown_on, bar=True), Interrupts().caught() as interrupts:
+        with pace.show_progress(shown_on, bar=True), Interrupts().caught() as interrupts:
             train(spec, source, folder, interrupts, LogReporter(progress))
     except UsageError as mistake:
         raise ValueError(_in_arguments(mistake)) from None

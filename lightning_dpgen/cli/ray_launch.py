@@ -333,7 +333,7 @@ def _do_part(desk: Any, argv: Sequence[str], root: Path, work_dir: str) -> End:
         return End(run_worker(spec, source, folder, ranks))
 
     def work(interrupts: Interrupts) -> dict[str, Any]:
-        with _listening(desk, interrupts), pace.shown(sys.stderr):
+        with _listening(desk, interrupts), pace.show_progress(sys.stderr):
             return train(spec, source, folder, interrupts, TerminalReporter(), ranks, on_ray=True)
 
     return End(OK, run_guarded("train", argv, folder, work))

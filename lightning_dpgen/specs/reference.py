@@ -29,7 +29,7 @@ that the budget buys, and s' is the same for means. [The defaults](defaults.md) 
 """
 
 
-def listed(kind: type[Spec]) -> str:
+def help_of_settings(kind: type[Spec]) -> str:
     """Return the groups of settings, and the files that each may pick, for `--help`."""
     lines = [f"  {' '.join(group for group in kind.model_fields if _plain(kind, group))}"]
     for group in kind.model_fields:

@@ -12,7 +12,7 @@ from lightning_dpgen.data.declarations import range_of
 from lightning_dpgen.runs.table import decay_line
 from lightning_dpgen.specs.compose import conf_dir
 from lightning_dpgen.specs.groups import ProjectSpec
-from lightning_dpgen.specs.reference import listed, reference
+from lightning_dpgen.specs.reference import help_of_settings, reference
 from lightning_dpgen.specs.run import AuditSpec, RunSpec
 from lightning_dpgen.specs.settings import load_complete_settings
 from lightning_dpgen.specs.spec import Spec, names_of, variants
@@ -62,10 +62,10 @@ def test_every_setting_of_a_model_says_its_default():
 
 
 def test_help_lists_every_setting():
-    words = set(re.split(r"[\s|]+", listed(RunSpec)))
+    words = set(re.split(r"[\s|]+", help_of_settings(RunSpec)))
     # A list that is longer than a line is broken after a name, and not within one.
     assert {"run_dir", "seed", "rows", "retail", "series", "uk_demand"} <= words
-    assert max(map(len, listed(RunSpec).splitlines())) <= 112
+    assert max(map(len, help_of_settings(RunSpec).splitlines())) <= 112
 
 
 def test_no_settings_hold_a_record(monkeypatch, tmp_path):
