@@ -33,7 +33,7 @@ from lightning_dpgen.runs import run_folder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.memory import ADVICE, LATE_ADVICE, is_out_of_memory
 from lightning_dpgen.runs.run_folder import RunFolder
-from lightning_dpgen.specs.compose import replaced
+from lightning_dpgen.specs.compose import replace_setting
 from lightning_dpgen.specs.groups import TrainerSpec
 from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError, describe_os_error
 
@@ -50,7 +50,7 @@ _TO_STOP = 300
 
 def how_to_go_on(command: str, argv: Sequence[str], folder: RunFolder) -> str:
     """Return the line that says how to go on with the run of that folder."""
-    words = replaced(argv, "run_dir", folder.root)
+    words = replace_setting(argv, "run_dir", folder.root)
     return f"To go on from where it stopped: {shlex.join(['dpgen', command, *words])}"
 
 
@@ -183,7 +183,7 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     # The ranks are told of a name that is this run's.
     run_folder.take(folder)
-    words = ["train", *replaced(argv, "run_dir", folder.root)]
+    words = ["train", *replace_setting(argv, "run_dir", folder.root)]
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,

@@ -28,7 +28,7 @@ from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import TerminalReporter
 from lightning_dpgen.runs.run import train
 from lightning_dpgen.runs.run_folder import RunFolder
-from lightning_dpgen.specs.compose import replaced
+from lightning_dpgen.specs.compose import replace_setting
 from lightning_dpgen.specs.groups import RaySpec, TrainerSpec
 from lightning_dpgen.specs.run import RunSpec, load_settings
 from lightning_dpgen.specs.spec import as_settings
@@ -84,7 +84,7 @@ def launch(argv: Sequence[str], folder: RunFolder, spec: RunSpec) -> dict[str, A
         use_gpu = _takes_gpus(ray.cluster_resources(), spec.trainer, spec.compute)
         desk = _make_desk(ray)
         run_folder.take(folder)
-        words = replaced(argv, "run_dir", folder.root)
+        words = replace_setting(argv, "run_dir", folder.root)
         work = functools.partial(take_part, desk, words, folder.root, os.getcwd())
         with tempfile.TemporaryDirectory(prefix="dpgen-ray-") as storage:
             fit = _Fit(_make_trainer(work, spec.trainer, use_gpu, storage))

@@ -31,7 +31,7 @@ from lightning_dpgen.data.tables.schema_file import read_leniently, read_yaml
 from lightning_dpgen.privacy.accounting.epsilon_range import check_epsilon, gaussian_mu
 from lightning_dpgen.release.files import IN_RELEASE, lies_in_release
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs.compose import written
+from lightning_dpgen.specs.compose import write_word
 from lightning_dpgen.specs.data import TableSpec
 from lightning_dpgen.specs.defaults import FEWEST_FOR_BINS, default_bins
 from lightning_dpgen.specs.privacy import default_delta
@@ -186,8 +186,9 @@ def run(argv: Sequence[str]) -> int:
         where = [f"data.url={asked.url}", f"data.query={asked.query}"]
         where += ["data.rows_independent=true"] * asked.rows_independent
     else:
-        where = ["data.path=FILE" if arguments.origin else written("data.path", path)]
-    train_command = shlex.join(["dpgen", "train", "data=table", *where, written("data.schema", output), "data.n=NUMBER"])
+        where = ["data.path=FILE" if arguments.origin else write_word("data.path", path)]
+    words = ["data=table", *where, write_word("data.schema", output), "data.n=NUMBER"]
+    train_command = shlex.join(["dpgen", "train", *words])
     print("next, once they are filled in:")
     checked = shlex.join(["dpgen", "schema", str(output), "--n", "NUMBER", "--epsilon", "EPSILON"])
     print(f"  {checked}   # checks the schema, and reads no record")
@@ -273,7 +274,7 @@ def _objections(path: Path, schema: TableSchema, n: int, epsilon: float) -> Iter
         from lightning_dpgen.runs.warnings import plan_warnings
         from lightning_dpgen.specs.run import load_settings
         from lightning_dpgen.specs.settings import complete_settings
-    words = ["data=table", written("data.schema", path), f"data.n={n}", f"privacy.epsilon={epsilon!r}"]
+    words = ["data=table", write_word("data.schema", path), f"data.n={n}", f"privacy.epsilon={epsilon!r}"]
     if schema.open:
         names = ", ".join(column.name for column in schema.open)
         yield (

@@ -9,10 +9,10 @@ import yaml
 
 from lightning_dpgen.cli.arguments import loading
 from lightning_dpgen.common.nearest_word import suggest
-from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, expanded, name_of
+from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, expand_grid, name_of
 from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.run import RunSpec
-from lightning_dpgen.specs.spec import Spec, typed
+from lightning_dpgen.specs.spec import Spec, as_text
 from lightning_dpgen.specs.usage_error import OK, UsageError
 
 FLAG = "--cfg"
@@ -64,7 +64,7 @@ def show(
     """
     words = [word for word in argv if word not in FLAGS]
     several = len(words) < len(argv) or asks_for_selection(argv)
-    jobs, varied = expanded(words) if several else ([words], [])
+    jobs, varied = expand_grid(words) if several else ([words], [])
     texts = []
     for number, job in enumerate(jobs):
         spec = read(job)
@@ -87,8 +87,8 @@ def _plain(value: object) -> object:
         return [_plain(own) for own in value]
     if isinstance(value, bool) or value is None:
         return value
-    if isinstance(value, int) and typed(value).lstrip("+") != str(int(value)):
-        return typed(value)
+    if isinstance(value, int) and as_text(value).lstrip("+") != str(int(value)):
+        return as_text(value)
     kind = next((kind for kind in (int, float, str) if isinstance(value, kind)), None)
     return str(value) if kind is None else kind(value)
 

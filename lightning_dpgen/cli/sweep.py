@@ -42,12 +42,12 @@ from lightning_dpgen.runs.run_folder import JOBS, RunFolder
 from lightning_dpgen.specs.compose import (
     FLAGS,
     conf_dir,
-    expanded,
+    expand_grid,
     is_for_hydra,
     name_of,
     refuse_interpolations,
-    replaced,
-    written,
+    replace_setting,
+    write_word,
 )
 from lightning_dpgen.specs.run import load_settings
 from lightning_dpgen.specs.source import source_of
@@ -66,7 +66,7 @@ def sweep(argv: Sequence[str]) -> int:
     words = [word for word in argv if word not in FLAGS]
     own, hydras = [w for w in words if not is_for_hydra(w)], [w for w in words if is_for_hydra(w)]
     _refuse(own, hydras)
-    jobs, varied = expanded(own)
+    jobs, varied = expand_grid(own)
     if "run_dir" in varied:
         raise UsageError("run_dir: expected one folder, in which each run gets a folder")
     run_dir = None
@@ -86,7 +86,7 @@ def sweep(argv: Sequence[str]) -> int:
     try:
         _launch(root, len(jobs), hydras)
     except KeyboardInterrupt:
-        again = shlex.join(["dpgen", "train", "-m", *replaced(words, "run_dir", root)])
+        again = shlex.join(["dpgen", "train", "-m", *replace_setting(words, "run_dir", root)])
         raise UsageError(f"interrupted; what is done stays. To go on with the rest: {again}", INTERRUPTED) from None
     return _tell(root, jobs, varied)
 
@@ -105,7 +105,7 @@ def job(configuration: DictConfig) -> None:
     print(f"\njob {number} of 0 to {len(jobs) - 1}: {shlex.join(jobs[number])}", flush=True)
     begin = time.monotonic()
     try:
-        status = main(["train", *replaced(jobs[number], "run_dir", folder.root)])
+        status = main(["train", *replace_setting(jobs[number], "run_dir", folder.root)])
     except Exception:
         # A fault of ours: the others need not suffer from it.
         sys.excepthook(*sys.exc_info())
@@ -159,7 +159,7 @@ def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
 
 def _launch(root: Path, count: int, hydras: Sequence[str]) -> None:
     numbers = f"job={','.join(map(str, range(count)))}"
-    places = [written("root", root), written("hydra.sweep.dir", root / "private")]
+    places = [write_word("root", root), write_word("hydra.sweep.dir", root / "private")]
     # Hydra's application reads the words of its command line, and ends the process where it does not like them.
     with _explained(hydras), _called_with(["dpgen", "--multirun", *places, numbers, *hydras]):
         try:

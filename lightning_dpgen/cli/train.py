@@ -16,11 +16,11 @@ from lightning_dpgen.runs.paths import check_no_sweep, check_run_dir
 from lightning_dpgen.specs.compose import (
     FLAGS,
     asks_for_selection,
-    expanded,
+    expand_grid,
     is_for_hydra,
     name_of,
     refuse_interpolations,
-    replaced,
+    replace_setting,
 )
 from lightning_dpgen.specs.data import DataSpec
 from lightning_dpgen.specs.groups import RaySpec
@@ -109,7 +109,7 @@ def _check_words(argv: Sequence[str]) -> None:
     Raises:
         UsageError: as `load_settings`, naming the job.
     """
-    jobs, varied = expanded([word for word in argv if word not in FLAGS and not is_for_hydra(word)])
+    jobs, varied = expand_grid([word for word in argv if word not in FLAGS and not is_for_hydra(word)])
     checked: set[str] = set()
     for number, job in enumerate(jobs):
         if checked.issuperset(job) and checked:
@@ -216,14 +216,14 @@ def _select(argv: Sequence[str]) -> int:
             "torchrun or srun"
         )
     # Candidates do not differ in it.
-    run_dir = load_settings(expanded(argv)[0][0]).run_dir
+    run_dir = load_settings(expand_grid(argv)[0][0]).run_dir
     if run_dir is not None:
         forget_what_is_left(RunFolder(place_of(run_dir)))
     folder = run_folder.choose(run_dir)
     reporter = TerminalReporter()
     # A selection that goes on starts from the network that it has kept, wherever the release is now.
     starts_from_saved_network = any(name_of(word) == "model.init" for word in argv) and (folder.initial / MODEL).is_file()
-    trial_argv = replaced(argv, "model.init", folder.initial) if starts_from_saved_network else argv
+    trial_argv = replace_setting(argv, "model.init", folder.initial) if starts_from_saved_network else argv
     candidates = read_candidates(trial_argv, reporter)
     words = [word for word in argv if name_of(word) != "run_dir"]
     certificate = run_guarded("train", argv, folder, lambda asked: select(candidates, words, folder, asked, reporter))

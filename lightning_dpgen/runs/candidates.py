@@ -19,8 +19,8 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.table import budget_table
-from lightning_dpgen.specs.compose import expanded, name_of
-from lightning_dpgen.specs.custom import named
+from lightning_dpgen.specs.compose import expand_grid, name_of
+from lightning_dpgen.specs.custom import import_by_name
 from lightning_dpgen.specs.first_pass import first_stage, has_first_pass
 from lightning_dpgen.specs.run import RunSpec, load_settings
 from lightning_dpgen.specs.settings import Settings, complete_settings
@@ -99,7 +99,7 @@ def read_candidates(argv: Sequence[str], reporter: Reporter) -> Candidates:
         UsageError: naming argument, value and what was expected.
         BudgetTooSmall: if a trial cannot be paid for.
     """
-    jobs, varied = expanded(list(argv))
+    jobs, varied = expand_grid(list(argv))
     for name in varied:
         if name.startswith("model.init"):
             raise UsageError(
@@ -118,7 +118,7 @@ def read_candidates(argv: Sequence[str], reporter: Reporter) -> Candidates:
     _check(specs[0], source)
     scorer = None
     if privacy.selection_score != FIDELITY_SCORE:
-        scorer = named("privacy.selection_score", privacy.selection_score)
+        scorer = import_by_name("privacy.selection_score", privacy.selection_score)
     if scorer is not None and not callable(scorer):
         raise UsageError(f"privacy.selection_score={privacy.selection_score}: expected a function of a release")
     mean = _MEAN if privacy.selection_mean is None else privacy.selection_mean

@@ -47,7 +47,7 @@ from lightning_dpgen.runs.reporter import Reporter, SilentReporter
 from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.studies import check_study, mark, study_delta_warning, study_of
 from lightning_dpgen.runs.warnings import delta_warning, seed_warning
-from lightning_dpgen.specs.custom import said
+from lightning_dpgen.specs.custom import describe_error
 from lightning_dpgen.specs.groups import SplitSpec
 from lightning_dpgen.specs.network import VAESpec
 from lightning_dpgen.specs.privacy import DPNormSpec
@@ -244,11 +244,11 @@ class _Trials:
                 ) from None
             if isinstance(error, OSError | DamagedBlocks) or is_out_of_memory(error):
                 raise
-            return None, _WORST, said(error)
+            return None, _WORST, describe_error(error)
         try:
             return content, self._score(content), "its score is no number, or the worst there is"
         except Exception as error:
-            return None, _WORST, said(error)
+            return None, _WORST, describe_error(error)
 
     def _learn(self, position: int) -> SyntheticContent:
         settings, folder = self._candidates.settings[self._kept["drawn"][position]], self._trial(position)
@@ -305,8 +305,8 @@ def _scoring(candidates: Candidates, example: SyntheticContent) -> Callable[[Syn
         float(scorer(Release(example.mixture)))
     except Exception as error:
         raise UsageError(
-            f"privacy.selection_score={candidates.score}: fails on the release of an untrained network ({said(error)}); "
-            "expected a function of a Release that gives a number, larger for better ones"
+            f"privacy.selection_score={candidates.score}: fails on the release of an untrained network "
+            f"({describe_error(error)}); expected a function of a Release that gives a number, larger for better ones"
         ) from None
 
     def score(content: SyntheticContent) -> float:

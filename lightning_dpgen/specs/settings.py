@@ -31,7 +31,7 @@ from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.publishing.licenses import LICENSE
 from lightning_dpgen.release.unit_check import unit_of_persons
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs.defaults import Defaults, ranked, strength_of
+from lightning_dpgen.specs.defaults import Defaults, rank_models, strength_of
 from lightning_dpgen.specs.first_pass import first_stage, has_first_pass, share_for_values
 from lightning_dpgen.specs.groups import RaySpec, SplitSpec
 from lightning_dpgen.specs.measured import (
@@ -49,7 +49,7 @@ from lightning_dpgen.specs.network import TrainedSpec, VAESpec
 from lightning_dpgen.specs.privacy import AutoRuleSpec, DPNormSpec, make_rule
 from lightning_dpgen.specs.run import RunSpec, check_privacy, load_settings
 from lightning_dpgen.specs.source import Source, source_of
-from lightning_dpgen.specs.spec import as_settings, completed
+from lightning_dpgen.specs.spec import as_settings, with_defaults
 from lightning_dpgen.specs.starts import ENDING, InitialNetwork, check_records, read_centres, read_initial, take_sizes
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -375,12 +375,12 @@ def _complete_no_split(spec: RunSpec, schema: Schema, defaults: Defaults) -> Spl
         )
     for share, value in split.given(*_SPLIT_SHARES).items():
         raise UsageError(f"split.{share}={value:g}: model={name} does not split records; leave it out")
-    return completed(split.changed(k=1), defaults, leave=_SPLIT_SHARES)
+    return with_defaults(split.changed(k=1), defaults, leave=_SPLIT_SHARES)
 
 
 def _complete_split(spec: RunSpec, parts: Mapping[str, Part], defaults: Defaults) -> SplitSpec:
     """Return the settings of the split; default shares are those of what is left when other things are bought."""
-    data, split = spec.data, completed(spec.split, defaults)
+    data, split = spec.data, with_defaults(spec.split, defaults)
     bought = (data.n_share, data.share_of_discovery, share_for_values(spec, parts), spec.privacy.fidelity_share)
     remaining_share = 1.0 - sum(share or 0.0 for share in bought)
     by_default = [name for name in _SPLIT_SHARES if getattr(spec.split, name) is None]
@@ -396,12 +396,12 @@ def _complete_network(spec: RunSpec, schema: Schema, defaults: Defaults) -> Trai
     solved = ["steps"] if model.noise is not None and spec.privacy.epsilon is not None else []
     if isinstance(model, VAESpec) and model.network != "dense":
         solved.append("hidden")
-    given_steps, model = model.steps, completed(model, defaults, leave=solved)
+    given_steps, model = model.steps, with_defaults(model, defaults, leave=solved)
     rhythm = getattr(model, "critic_steps", 1)
     if given_steps is None and model.steps is not None:
         model = model.changed(steps=max(model.steps - model.steps % rhythm, rhythm))
     if isinstance(model, VAESpec):
-        clipping = completed(spec.clipping, defaults)
+        clipping = with_defaults(spec.clipping, defaults)
         bound = clipping.c_max if isinstance(clipping, DPNormSpec) else clipping.c
         reach = 1 if clipping.per_person else data.most_rows
         model = model.with_codes(reach * bound, max(model.rate * data.n, 1.0))
@@ -415,7 +415,7 @@ def _make_clipping(spec: RunSpec, defaults: Defaults) -> ClippingRule:
             "clipping.per_person=true: every person has one record here; expected data.person, and data.max_rows above "
             "1, or leave it out"
         )
-    return make_rule(completed(spec.clipping, defaults), model.steps, getattr(model, "critic_steps", 1))
+    return make_rule(with_defaults(spec.clipping, defaults), model.steps, getattr(model, "critic_steps", 1))
 
 
 def _make_split(spec: RunSpec, schema: Schema) -> tuple[SplitSettings, torch.Tensor | None]:
@@ -456,7 +456,7 @@ def _choose(spec: RunSpec, source: Source, schema: Schema, discovery: Mapping[st
     """Return the run of the best model that records and settings allow."""
     passed_over, mistakes = "", set()
     strength = strength_of(spec.data.n, assumed_epsilon(spec), spec.privacy.delta, spec.data.most_rows)
-    for choice in ranked(schema, strength):
+    for choice in rank_models(schema, strength):
         default_spec = load_settings([f"model={choice.name}"])
         # A rule that was left open is that of the model.
         open_rule = isinstance(spec.clipping, AutoRuleSpec)

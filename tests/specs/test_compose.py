@@ -7,7 +7,7 @@ import pytest
 
 from lightning_dpgen.cli.launch import how_to_go_on
 from lightning_dpgen.runs.run_folder import RunFolder
-from lightning_dpgen.specs.compose import expanded, replaced, written
+from lightning_dpgen.specs.compose import expand_grid, replace_setting, write_word
 from lightning_dpgen.specs.run import AuditSpec, load_projection_settings, load_settings
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -22,8 +22,8 @@ HOSTILE = (
 def test_a_written_word_gives_its_value_back(value):
     words = [
         "privacy.unit=other",
-        written("data.query", value),
-        *replaced(["+privacy.unit=x"], "privacy.unit", f"u{value}"),
+        write_word("data.query", value),
+        *replace_setting(["+privacy.unit=x"], "privacy.unit", f"u{value}"),
     ]
     database = ["data=table", "data.url=sqlite:///v.db", "data.schema=v.yaml", "data.n=400"]
     spec = load_settings([*database, *shlex.split(shlex.join(words))])
@@ -59,7 +59,7 @@ def test_text_is_what_was_typed(text, tmp_path, monkeypatch):
 )
 def test_a_grid_without_an_end_or_a_value_is_refused(words):
     with pytest.raises(UsageError, match="expected") as said:
-        expanded(words)
+        expand_grid(words)
     assert words[0].partition("=")[0] in str(said.value) and "\n" not in str(said.value)
 
 
