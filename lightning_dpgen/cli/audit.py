@@ -95,7 +95,7 @@ def _audit(spec: AuditSpec) -> int:
     refuted = [one.what for one in findings if one.refuted]
     if attacked is not None:
         attack = attack_run(attacked, attacked.plan, attacked.neighbours(), spec.audit.draws, 1.0 - error)
-        print(f"{_of_run(attack, attacked)}\n")
+        print(f"{_run_table(attack, attacked)}\n")
         refuted += [one.what for one in attack.refuted]
     together = f"all bounds together at confidence {spec.audit.confidence:g}; {time.monotonic() - begin:.0f} s"
     if refuted:
@@ -105,7 +105,7 @@ def _audit(spec: AuditSpec) -> int:
     return FAULT if refuted else OK
 
 
-def _of_run(attack: AttackedRun, attacked: MeasuredRun) -> str:
+def _run_table(attack: AttackedRun, attacked: MeasuredRun) -> str:
     """Return what the attack on whole runs has found, in words and a table."""
     rows = [("access", "stated mu", "attained", "shown", "at least", "verdict", "stated epsilon", "at least")]
     # Noises of one access are told apart where one of them is refuted.
@@ -122,8 +122,8 @@ def _of_run(attack: AttackedRun, attacked: MeasuredRun) -> str:
         "",
         align_columns(rows),
     ]
-    if attacked.held:
-        lines.append(f"stage {', '.join(sorted(attacked.held))}: after the fit of one run, which is post-processing")
+    if attacked.after_fit:
+        lines.append(f"stage {', '.join(sorted(attacked.after_fit))}: after the fit of one run, which is post-processing")
     if choices := [one.what for one in attack.accesses if one.of_choices is not None]:
         lines.append(f"stage {', '.join(choices)}: choices, attacked by themselves; the whole run by all other noise")
     if attack.whole.shown.mu < 0.5 * attack.whole.attained:

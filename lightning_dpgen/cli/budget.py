@@ -39,16 +39,16 @@ def run(argv: Sequence[str]) -> int:
         print(f"{HELP}\n\nOptions:\n{VERBOSE_HELP}")
         return 0
     if argv[:1] == ["project"]:
-        return _tell_projection(load_projection_settings(argv[1:]))
+        return _print_projection(load_projection_settings(argv[1:]))
     if asks_for_selection(argv):
-        return _tell_selection(argv)
+        return _print_selection(argv)
     # A mistake is told before what a plan needs is imported.
     spec = load_settings_without_slow_defaults(argv)
     check_privacy(spec)
-    return _tell_run(with_default_bins(spec))
+    return _print_run(with_default_bins(spec))
 
 
-def _tell_run(spec: RunSpec) -> int:
+def _print_run(spec: RunSpec) -> int:
     """Print the budget of a training."""
     with loading():
         from lightning_dpgen.runs.memory import fit_memory_line
@@ -72,36 +72,36 @@ def _tell_run(spec: RunSpec) -> int:
             print(line)
     if settings.parts and settings.spec.data.asked_sets:
         print("the number of cells follows from what a first pass finds, and may differ")
-    _tell_study(settings.spec, plan, settings.n)
+    _print_study(settings.spec, plan, settings.n)
     return 0
 
 
-def _tell_selection(argv: Sequence[str]) -> int:
+def _print_selection(argv: Sequence[str]) -> int:
     """Print the budget of a selection."""
     with loading():
         from lightning_dpgen.runs.candidates import read_candidates
         from lightning_dpgen.runs.reporter import TerminalReporter
     candidates = read_candidates(argv, TerminalReporter())
     print(candidates.table())
-    _tell_study(candidates.settings[0].spec, candidates.plan, candidates.settings[0].n)
+    _print_study(candidates.settings[0].spec, candidates.plan, candidates.settings[0].n)
     return 0
 
 
-def _tell_projection(asked: ProjectSpec) -> int:
+def _print_projection(spec: ProjectSpec) -> int:
     """Print the budget of a projection, and its options."""
     with loading():
         from lightning_dpgen.runs.reporter import warn
         from lightning_dpgen.specs.projection_settings import fill_projection
-    if (d := asked.data.d) is None:
+    if (d := spec.data.d) is None:
         raise UsageError("data.d=null: the budget is computed without reading the rows; declare how many columns they have")
-    projection = fill_projection(asked, d)
-    warn(caution(asked.privacy.epsilon) if projection.private else None)
+    projection = fill_projection(spec, d)
+    warn(caution(spec.privacy.epsilon) if projection.private else None)
     print(_projection_table(projection))
-    _tell_study(asked, projection.plan(), asked.data.n)
+    _print_study(spec, projection.plan(), spec.data.n)
     return 0
 
 
-def _tell_study(spec: RunSpec | ProjectSpec, plan: Plan, n: int | None) -> None:
+def _print_study(spec: RunSpec | ProjectSpec, plan: Plan, n: int | None) -> None:
     from lightning_dpgen.runs.reporter import warn
     from lightning_dpgen.runs.studies import check_study, first_total, spent_so_far, study_delta_warning, study_of
 
@@ -111,9 +111,9 @@ def _tell_study(spec: RunSpec | ProjectSpec, plan: Plan, n: int | None) -> None:
         print(check_study(study, plan))
     elif spec.privacy.study is not None:
         print(f"study {spec.privacy.study}: not begun; its first run begins it")
-        if (told := first_total(spec.privacy, plan, n)) is not None:
-            warn(told[0])
-            print(told[1])
+        if (texts := first_total(spec.privacy, plan, n)) is not None:
+            warn(texts[0])
+            print(texts[1])
 
 
 def _projection_table(settings: ProjectionSettings) -> str:

@@ -72,9 +72,9 @@ def print_release(
     private = certificate["private"]
     lost = next((text.names for text in warned if isinstance(text, LostColumns)), [])
     if private and lost:
-        told = "1 column is" if len(lost) == 1 else f"{len(lost):,} columns are"
+        columns = "1 column is" if len(lost) == 1 else f"{len(lost):,} columns are"
         print(
-            f"\ndone, but {told} NOTHING BUT NOISE: {listed(lost)}. Epsilon {certificate['epsilon']:g} at delta "
+            f"\ndone, but {columns} NOTHING BUT NOISE: {listed(lost)}. Epsilon {certificate['epsilon']:g} at delta "
             f"{certificate['delta']:g}, {unit}, is spent"
         )
     elif private:
@@ -206,7 +206,7 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
         ranks = failed.failures
         # Others leave because of the first, or are told to by the agent.
         after = (RANK_LOST, INTERRUPTED, -signal.SIGTERM)
-        first = min((rank for rank, own in ranks.items() if own.exitcode not in after), default=min(ranks))
+        first = min((rank for rank, end in ranks.items() if end.exitcode not in after), default=min(ranks))
         # Rank 0 has explained the status that it leaves with.
         if first == 0 and ranks[0].exitcode > 0:
             return ranks[0].exitcode

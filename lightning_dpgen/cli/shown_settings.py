@@ -82,7 +82,7 @@ def _text(values: dict) -> str:
 def _plain(value: object) -> object:
     """Return a value of plain types; a whole number that was not typed as one, such as 2024_11, may be a name."""
     if isinstance(value, dict):
-        return {str(name): _plain(own) for name, own in value.items() if own != {}}
+        return {str(name): _plain(one) for name, one in value.items() if one != {}}
     if isinstance(value, list | tuple):
         return [_plain(own) for own in value]
     if isinstance(value, bool) or value is None:

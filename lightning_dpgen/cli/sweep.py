@@ -64,9 +64,9 @@ def sweep(argv: Sequence[str]) -> int:
         UsageError: for a grid that makes no sense, or a combination that `dpgen train` would refuse.
     """
     words = [word for word in argv if word not in FLAGS]
-    own, hydras = [w for w in words if not is_for_hydra(w)], [w for w in words if is_for_hydra(w)]
-    _refuse(own, hydras)
-    jobs, varied = expand_grid(own)
+    ours, hydras = [w for w in words if not is_for_hydra(w)], [w for w in words if is_for_hydra(w)]
+    _refuse(ours, hydras)
+    jobs, varied = expand_grid(ours)
     if "run_dir" in varied:
         raise UsageError("run_dir: expected one folder, in which each run gets a folder")
     run_dir = None
@@ -77,9 +77,9 @@ def sweep(argv: Sequence[str]) -> int:
             launch.to_launch(spec.trainer)
             check_run(spec, source_of(spec.data))
         except UsageError as mistake:
-            raise UsageError(f"job {number} ({_short(job, varied)}): {mistake}", mistake.status) from None
+            raise UsageError(f"job {number} ({_differing_words(job, varied)}): {mistake}", mistake.status) from None
     jobs = [[word for word in job if name_of(word) != "run_dir"] for job in jobs]
-    with _explained(hydras), initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with _explaining(hydras), initialize_config_dir(str(conf_dir()), version_base="1.3"):
         compose("sweep", overrides=["root=.", *hydras], return_hydra_config=True)
     root = _root(run_dir, jobs)
     print(f"sweep of {len(jobs)} runs in {root}: each is a release of its own, and what they cost adds up", flush=True)
@@ -88,7 +88,7 @@ def sweep(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         again = shlex.join(["dpgen", "train", "-m", *replace_setting(words, "run_dir", root)])
         raise UsageError(f"interrupted; what is done stays. To go on with the rest: {again}", INTERRUPTED) from None
-    return _tell(root, jobs, varied)
+    return _print_summary(root, jobs, varied)
 
 
 def job(configuration: DictConfig) -> None:
@@ -116,8 +116,8 @@ def job(configuration: DictConfig) -> None:
     durable.write(root / "private" / f"job{number}.json", json.dumps(ended).encode())
 
 
-def _refuse(own: Sequence[str], hydras: Sequence[str]) -> None:
-    refuse_interpolations([*own, *hydras])
+def _refuse(ours: Sequence[str], hydras: Sequence[str]) -> None:
+    refuse_interpolations([*ours, *hydras])
     for word in hydras:
         if not name_of(word).startswith(("hydra/launcher", "hydra.launcher")):
             raise UsageError(
@@ -129,7 +129,7 @@ def _refuse(own: Sequence[str], hydras: Sequence[str]) -> None:
         raise UsageError("-m: start a sweep as one process, without torchrun or srun; each job starts its devices itself")
 
 
-def _short(words: Sequence[str], varied: Sequence[str]) -> str:
+def _differing_words(words: Sequence[str], varied: Sequence[str]) -> str:
     return " ".join(word for word in words if name_of(word) in varied) or "the only one"
 
 
@@ -161,7 +161,7 @@ def _launch(root: Path, count: int, hydras: Sequence[str]) -> None:
     numbers = f"job={','.join(map(str, range(count)))}"
     places = [write_word("root", root), write_word("hydra.sweep.dir", root / "private")]
     # Hydra's application reads the words of its command line, and ends the process where it does not like them.
-    with _explained(hydras), _called_with(["dpgen", "--multirun", *places, numbers, *hydras]):
+    with _explaining(hydras), _called_with(["dpgen", "--multirun", *places, numbers, *hydras]):
         try:
             hydra.main(config_path=str(conf_dir()), config_name="sweep", version_base="1.3")(job)()
         finally:
@@ -170,7 +170,7 @@ def _launch(root: Path, count: int, hydras: Sequence[str]) -> None:
 
 
 @contextmanager
-def _explained(hydras: Sequence[str]) -> Iterator[None]:
+def _explaining(hydras: Sequence[str]) -> Iterator[None]:
     """Turn what Hydra does not like of the words for it into a UsageError."""
     try:
         yield
@@ -198,13 +198,13 @@ def _called_with(words: list[str]) -> Iterator[None]:
             os.environ["HYDRA_FULL_ERROR"] = full
 
 
-def _tell(root: Path, jobs: Sequence[Sequence[str]], varied: Sequence[str]) -> int:
+def _print_summary(root: Path, jobs: Sequence[Sequence[str]], varied: Sequence[str]) -> int:
     """Print and keep the table of what has become of each job; gives the status of the sweep."""
     rows, certificates, statuses = [["job", *varied, "epsilon", "delta", "seconds", "ended"]], [], []
     for number, words in enumerate(jobs):
         given = {name_of(word): word.partition("=")[2] for word in words}
-        told = root / "private" / f"job{number}.json"
-        ended = json.loads(told.read_text(encoding="utf-8")) if told.exists() else {"status": FAULT, "seconds": math.nan}
+        state = root / "private" / f"job{number}.json"
+        ended = json.loads(state.read_text(encoding="utf-8")) if state.exists() else {"status": FAULT, "seconds": math.nan}
         path, epsilon, delta, how = root / str(number) / "release" / CERTIFICATE, "-", "-", f"status {ended['status']}"
         if path.exists():
             certificate = json.loads(path.read_text(encoding="utf-8"))

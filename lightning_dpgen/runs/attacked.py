@@ -100,14 +100,14 @@ class MeasuredRun:
             warnings.simplefilter("ignore", MostlyNoise)
             state = self._recipe.measured(records, label_components(records), account)
         for accesses in state.values():
-            released += [{name: (own.sums, own.deviation) for name, own in found.items()} for found in accesses]
+            released += [{name: (one.sums, one.deviation) for name, one in measured.items()} for measured in accesses]
         if self.settings.spec.privacy.fidelity_share is not None:
             released.append(self._figure(account, records))
         account.verify_complete()
         return released
 
     @property
-    def held(self) -> frozenset[str]:
+    def after_fit(self) -> frozenset[str]:
         """The stages that follow from a fit, which is that of one run."""
         return self._recipe.held
 
@@ -185,8 +185,8 @@ class MeasuredRun:
             persons = np.arange(len(rows))
         parts = {}
         for name, raw in (self._raw or {}).items():
-            own = raw[rows] if isinstance(raw, np.ndarray) else raw.take(pa.array(rows))
-            parts[name] = own if isinstance(own, np.ndarray) else KeyOwners.of_column(own, persons)
+            values = raw[rows] if isinstance(raw, np.ndarray) else raw.take(pa.array(rows))
+            parts[name] = values if isinstance(values, np.ndarray) else KeyOwners.of_column(values, persons)
         return discover.InMemoryRecords(len(rows), parts, persons)
 
     def _figure(self, account: Account, records: Records) -> dict[str, float]:

@@ -44,7 +44,7 @@ class Candidates:
     Args:
         law, mean: of the secret number of trials.
         score: by which one is best: ``fidelity``, or the name of a function of a release.
-        chosen: for each candidate, the settings in which it differs, by name.
+        values: for each candidate, the settings in which it differs, by name.
         settings: of each candidate, at the budget of a trial.
         plan: of the selection as a whole.
         trial_epsilon: the budget of a trial, at the delta of the whole.
@@ -55,7 +55,7 @@ class Candidates:
     law: str
     mean: float
     score: str
-    chosen: tuple[Mapping[str, str], ...]
+    values: tuple[Mapping[str, str], ...]
     settings: tuple[Settings, ...]
     plan: Plan
     trial_epsilon: float
@@ -65,11 +65,11 @@ class Candidates:
     @property
     def space(self) -> dict[str, list[str]]:
         """The values of each setting."""
-        return {name: list(dict.fromkeys(own[name] for own in self.chosen)) for name in self.chosen[0]}
+        return {name: list(dict.fromkeys(values[name] for values in self.values)) for name in self.values[0]}
 
-    def described(self, winner: int | None) -> dict[str, Any]:
+    def describe(self, winner: int | None) -> dict[str, Any]:
         """Return the declared selection and its winner for the certificate; None is for no trial at all."""
-        chosen = None if winner is None else dict(self.chosen[winner])
+        chosen = None if winner is None else dict(self.values[winner])
         return {"law": self.law, "mean": self.mean, "score": self.score, "space": self.space, "chosen": chosen}
 
     def table(self) -> str:
@@ -122,27 +122,27 @@ def read_candidates(argv: Sequence[str], reporter: Reporter) -> Candidates:
     if scorer is not None and not callable(scorer):
         raise UsageError(f"privacy.selection_score={privacy.selection_score}: expected a function of a release")
     mean = _MEAN if privacy.selection_mean is None else privacy.selection_mean
-    chosen = tuple({name: _value(job, name) for name in varied} for job in jobs)
+    values = tuple({name: _value(job, name) for name in varied} for job in jobs)
     largest, delta = privacy.epsilon, privacy.delta
 
     @functools.cache
-    def at(epsilon: float) -> tuple[tuple[Settings, ...], Plan]:
+    def plan_at(epsilon: float) -> tuple[tuple[Settings, ...], Plan]:
         settings = []
-        for spec, own in zip(specs, chosen, strict=True):
+        for spec, values_of_spec in zip(specs, values, strict=True):
             try:
                 settings.append(complete_settings(spec.with_privacy(epsilon=epsilon), source))
             except UsageError as mistake:
-                words = " ".join(f"{name}={value}" for name, value in own.items())
-                raise UsageError(f"{words}: {mistake}" if own else str(mistake), mistake.status) from None
+                words = " ".join(f"{name}={value}" for name, value in values_of_spec.items())
+                raise UsageError(f"{words}: {mistake}" if words else str(mistake), mistake.status) from None
         # Candidates whose trees are the same cost the same: one of them is enough.
-        trials = {repr(event): event for event in (own.plan().event for own in settings)}
+        trials = {repr(event): event for event in (candidate.plan().event for candidate in settings)}
         access = Access(STAGE, {NUMBER: mean}, kinds={NUMBER: privacy.selection}, trials=tuple(trials.values()))
         plan = Plan((Stage(access, 1, 1.0),), largest, delta, max_rows=specs[0].data.most_rows)
         return tuple(settings), plan
 
-    epsilon = _trial_epsilon(lambda epsilon: at(epsilon)[1].epsilon, largest)
-    settings, plan = at(epsilon)
-    return Candidates(privacy.selection, mean, privacy.selection_score, chosen, settings, plan, epsilon, scorer, source)
+    epsilon = _trial_epsilon(lambda epsilon: plan_at(epsilon)[1].epsilon, largest)
+    settings, plan = plan_at(epsilon)
+    return Candidates(privacy.selection, mean, privacy.selection_score, values, settings, plan, epsilon, scorer, source)
 
 
 def _check(spec: RunSpec, source: Source) -> None:

@@ -122,8 +122,7 @@ def _different(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _refuse_others(before: Mapping[str, Any], now: Mapping[str, Any], folder: RunFolder) -> None:
     if different := _different(before, now):
-        told = ((name, shown(before.get(name)), shown(now.get(name))) for name in different[:3])
-        changes = "; ".join(f"{name} was {was} and is {now_is}" for name, was, now_is in told)
+        changes = "; ".join(f"{name} was {shown(before.get(name))} and is {shown(now.get(name))}" for name in different[:3])
         raise UsageError(
             f"run_dir={folder.root}: holds an unfinished run with other settings ({changes}): give the same ones to go on, "
             "or choose another run_dir"

@@ -116,8 +116,8 @@ def _save(run: Context, state: State) -> None:
 
 
 def _content(run: Context, state: State) -> dict[str, Any]:
-    made = {stage: [_numbers(found) for found in rounds] for stage, rounds in state.items()}
-    return {"head": run.account.ledger.head, "made": made}
+    rounds_of = {stage: [_numbers(sums) for sums in rounds] for stage, rounds in state.items()}
+    return {"head": run.account.ledger.head, "made": rounds_of}
 
 
 def _lost(run: Context, recipe: Recipe, state: State) -> list[str]:
@@ -148,8 +148,8 @@ def _kept(run: Context, recipe: Recipe) -> State:
         return {}
     kept = load_state(path, run.account, "made")
     try:
-        state = {stage: tuple(_measured(found) for found in rounds) for stage, rounds in kept["made"].items()}
-        runs = {own.run for rounds in state.values() for found in rounds for own in found.values()}
+        state = {stage: tuple(_read_numbers(numbers) for numbers in rounds) for stage, rounds in kept["made"].items()}
+        runs = {one.run for rounds in state.values() for measured in rounds for one in measured.values()}
         sound = recipe.fits(state) and runs <= {run.account.ledger.run}
     except (AttributeError, LookupError, TypeError, ValueError):
         sound = False
@@ -158,15 +158,15 @@ def _kept(run: Context, recipe: Recipe) -> State:
     return state
 
 
-def _numbers(found: Mapping[str, Measured]) -> dict[str, tuple[torch.Tensor, float, str]]:
-    return {name: (measured.sums, measured.deviation, measured.run) for name, measured in found.items()}
+def _numbers(measured: Mapping[str, Measured]) -> dict[str, tuple[torch.Tensor, float, str]]:
+    return {name: (one.sums, one.deviation, one.run) for name, one in measured.items()}
 
 
-def _measured(found: Mapping[str, tuple[torch.Tensor, float, str]]) -> dict[str, Measured]:
+def _read_numbers(numbers: Mapping[str, tuple[torch.Tensor, float, str]]) -> dict[str, Measured]:
     """Raise ValueError, TypeError or AttributeError for what `_numbers` never made."""
-    state = {}
-    for name, (sums, deviation, run) in found.items():
+    measured = {}
+    for name, (sums, deviation, run) in numbers.items():
         if sums.dtype != torch.float64 or not sums.isfinite().all() or not 0.0 <= deviation < math.inf:
             raise ValueError(name)
-        state[name] = Measured(sums, deviation, run)
-    return state
+        measured[name] = Measured(sums, deviation, run)
+    return measured

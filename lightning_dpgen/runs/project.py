@@ -114,14 +114,14 @@ def project(spec: ProjectSpec, folder: RunFolder, interrupts: Interrupts, report
     with closing(account.ledger):
         projected = _draw(settings, rows, account, folder, interrupts)
         account.verify_complete()
-        _tell_clipped(projected, settings, reporter)
-        found = list(projection_warnings(settings, len(projected.rows), projected.pulled_back))
-        for text in found[len(list(projection_warnings(settings))) :]:
+        _say_pulled_back(projected, settings, reporter)
+        texts = list(projection_warnings(settings, len(projected.rows), projected.pulled_back))
+        for text in texts[len(list(projection_warnings(settings))) :]:
             reporter.warn(text)
         return write_release(
             folder.release,
             folder.staging,
-            ProjectedContent(projected, settings.typical, tuple(map(sentence, found))),
+            ProjectedContent(projected, settings.typical, tuple(map(sentence, texts))),
             account,
             unit=settings.projection.neighbourhood.words,
             declared=settings.declared(len(projected.rows)),
@@ -209,7 +209,7 @@ def _warn(settings: ProjectionSettings, reporter: Reporter) -> None:
         reporter.warn(text)
 
 
-def _tell_clipped(projected: ProjectedRows, settings: ProjectionSettings, reporter: Reporter) -> None:
+def _say_pulled_back(projected: ProjectedRows, settings: ProjectionSettings, reporter: Reporter) -> None:
     """Say how many rows were pulled back, a noisy count."""
     count, n, radius = projected.pulled_back, len(projected.rows), settings.spec.project.radius
     if count is None or not settings.private:

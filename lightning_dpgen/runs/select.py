@@ -116,14 +116,14 @@ def _select(
         check_other_records(spec, source.contents())
         reporter.warn(mark(study, spec.privacy, source.contents()))
         run_folder.take(folder)
-        about = identity.about_records(source.contents(), _read_as(candidates))
+        about = identity.about_records(source.contents(), _describe_reading(candidates))
         about |= identity.about_settings(asked, first.n, None) | {"began": time.time()}
         account = run_folder.open_account(candidates.plan, folder, stream, about, study)
         keep_initial(spec, folder)
     with closing(account.ledger):
         if account.resumed:
             identity.check_settings(account.ledger.about, asked, folder)
-            identity.check_records(account.ledger.about, source.contents(), _read_as(candidates), folder)
+            identity.check_records(account.ledger.about, source.contents(), _describe_reading(candidates), folder)
             if account.ledger.promise != candidates.plan.as_json():
                 raise UsageError(
                     f"run_dir={folder.root}: was begun when these settings meant another plan; go on with the version of "
@@ -141,7 +141,7 @@ def _select(
         shutil.rmtree(folder.staging, ignore_errors=True)
         release = write_release(
             folder.release, folder.staging, content, account,
-            unit=settings.unit, declared=settings.declared(), selection=candidates.described(winner),
+            unit=settings.unit, declared=settings.declared(), selection=candidates.describe(winner),
         )  # fmt: skip
         _forget(folder, account.ledger.about["began"])
         return release
@@ -177,11 +177,11 @@ class _Trials:
         """
         content = None
         for position in range(self._kept["done"], len(self._kept["drawn"])):
-            made, score, error = self._tried(position)
+            trial, score, error = self._try(position)
             kept = self._kept | {"done": position + 1, "error": error or self._kept["error"]}
             lost = position
-            if made is not None and score > kept["score"]:
-                lost, content = kept["best"], made
+            if trial is not None and score > kept["score"]:
+                lost, content = kept["best"], trial
                 kept |= {"best": position, "score": score}
             self._save(kept)
             if lost is not None:
@@ -230,7 +230,7 @@ class _Trials:
     def _content(self, kept: dict[str, Any]) -> dict[str, Any]:
         return {"head": self._account.ledger.head, "kept": kept}
 
-    def _tried(self, position: int) -> tuple[SyntheticContent | None, float, str]:
+    def _try(self, position: int) -> tuple[SyntheticContent | None, float, str]:
         """Return what a trial has learned, its score, and why it has none; one that fails is the worst."""
         try:
             content = self._learn(position)
@@ -273,10 +273,10 @@ class _Trials:
         return RunFolder(self._folder.trials / str(position))
 
 
-def _read_as(candidates: Candidates) -> dict[str, Any]:
+def _describe_reading(candidates: Candidates) -> dict[str, Any]:
     """Return `describe_reading` with the budget of a trial left out: it follows from that of the whole."""
-    described = describe_reading(candidates.settings[0].spec, candidates.source)
-    return described | {"privacy": {name: value for name, value in described["privacy"].items() if name != "epsilon"}}
+    reading = describe_reading(candidates.settings[0].spec, candidates.source)
+    return reading | {"privacy": {name: value for name, value in reading["privacy"].items() if name != "epsilon"}}
 
 
 def _untrained(candidates: Candidates) -> tuple[SyntheticContent, Settings]:
@@ -286,10 +286,10 @@ def _untrained(candidates: Candidates) -> tuple[SyntheticContent, Settings]:
     if spec.data.asked_sets is not None:
         # It counts nothing.
         plain["data"] = spec.data.changed(workload=None)
-    made = complete_settings(spec.changed(**plain), candidates.source)
-    module = made.module(Account(made.plan()))
+    settings = complete_settings(spec.changed(**plain), candidates.source)
+    module = settings.module(Account(settings.plan()))
     mixture = Mixture(module.network.float().eval(), torch.ones(module.k) / module.k)
-    return SyntheticContent(mixture, made.rows, made.spec.seed), made
+    return SyntheticContent(mixture, settings.rows, settings.spec.seed), settings
 
 
 def _scoring(candidates: Candidates, example: SyntheticContent) -> Callable[[SyntheticContent], float]:
@@ -310,8 +310,8 @@ def _scoring(candidates: Candidates, example: SyntheticContent) -> Callable[[Syn
         ) from None
 
     def score(content: SyntheticContent) -> float:
-        found = float(scorer(Release(content.mixture)))
-        return _WORST if math.isnan(found) else found
+        value = float(scorer(Release(content.mixture)))
+        return _WORST if math.isnan(value) else value
 
     return score
 

@@ -47,8 +47,8 @@ def noise_warnings(settings: Settings, plan: Plan) -> Iterator[str]:
         yield from settings.recipe.warnings(plan)
     yield from _kinds_warnings(settings.schema)
     if plan.private:
-        found = findable_warning(settings.spec.data, settings.n, settings.parts, plan.stages[0].access)
-        yield from (warning for warning in (found, _values_warning(settings, plan)) if warning is not None)
+        rare = findable_warning(settings.spec.data, settings.n, settings.parts, plan.stages[0].access)
+        yield from (warning for warning in (rare, _values_warning(settings, plan)) if warning is not None)
 
 
 def _kinds_warnings(schema: Schema) -> Iterator[str]:
@@ -64,12 +64,12 @@ def _kinds_warnings(schema: Schema) -> Iterator[str]:
 def _values_warning(settings: Settings, plan: Plan) -> str | None:
     """Return a warning of bins that follow the records, where noise hides most of them (`value_tree`)."""
     first = plan.stages[0].access.multipliers
-    found = {without_level(noise): multiplier for noise, multiplier in first.items() if noise != without_level(noise)}
-    least = CERTAIN_SIGMAS * max(found.values(), default=0.0) * plan.max_rows
+    trees = {without_level(noise): multiplier for noise, multiplier in first.items() if noise != without_level(noise)}
+    least = CERTAIN_SIGMAS * max(trees.values(), default=0.0) * plan.max_rows
     if least * _FEWEST_PIECES <= settings.n:
         return None
     counted = {VALUES_OF + name for name, part in settings.parts.items() if part.counted}
-    columns = listed(noise.removeprefix(VALUES_OF) for noise in found if noise not in counted)
+    columns = listed(noise.removeprefix(VALUES_OF) for noise in trees if noise not in counted)
     if not columns:
         return None
     return (

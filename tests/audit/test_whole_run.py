@@ -182,7 +182,7 @@ def test_accesses_that_follow_from_one_fit_are_held_together():
     spec = load_audit_settings(["data=digits", "model=measured", "model.cells=3", "model.waves=6", "privacy.epsilon=1"])
     run = MeasuredRun(spec, source_of(spec.data), 12)
     pair = next(run.neighbours())
-    assert run.held == {"cell means", "cell squares"}
+    assert run.after_fit == {"cell means", "cell squares"}
     for data in (pair.without, pair.present):
         run(Account(run.plan), data)
 
