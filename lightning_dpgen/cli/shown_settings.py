@@ -12,7 +12,7 @@ from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, expand_grid, name_of
 from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.run import RunSpec
-from lightning_dpgen.specs.spec import Spec, as_text
+from lightning_dpgen.specs.spec import Spec, as_word
 from lightning_dpgen.specs.usage_error import OK, UsageError
 
 FLAG = "--cfg"
@@ -87,8 +87,8 @@ def _plain(value: object) -> object:
         return [_plain(own) for own in value]
     if isinstance(value, bool) or value is None:
         return value
-    if isinstance(value, int) and as_text(value).lstrip("+") != str(int(value)):
-        return as_text(value)
+    if isinstance(value, int) and as_word(value).lstrip("+") != str(int(value)):
+        return as_word(value)
     kind = next((kind for kind in (int, float, str) if isinstance(value, kind)), None)
     return str(value) if kind is None else kind(value)
 

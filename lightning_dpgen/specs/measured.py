@@ -26,7 +26,7 @@ from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 from lightning_dpgen.specs.defaults import Defaults, labels_of, strength_of
 from lightning_dpgen.specs.model import ClassifierSpec, MeasuredSpec
 from lightning_dpgen.specs.network import TrainedSpec
-from lightning_dpgen.specs.spec import as_text
+from lightning_dpgen.specs.spec import as_word
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
 
 # Features whose curvature, a matrix, is decomposed in a minute and in a GiB of memory, and weights of all labels, which
@@ -254,7 +254,7 @@ def read_sets(asked: str | Sequence[Any]) -> list[list[str]]:
     lists = isinstance(asked, list) and asked and all(isinstance(names, list) and names for names in asked)
     if not lists or any(isinstance(name, bool) or not isinstance(name, str | int) for names in asked for name in names):
         raise UsageError(f"{setting}: {shown(asked)}: expected {_EXPECTED}")
-    return [[name if isinstance(name, str) else as_text(name) for name in names] for names in asked]
+    return [[name if isinstance(name, str) else as_word(name) for name in names] for names in asked]
 
 
 def check_sets(

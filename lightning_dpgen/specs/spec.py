@@ -28,7 +28,7 @@ def as_typed(value: Any, text: str) -> Any:
     """Return a number that knows its text; any other value as it is.
 
     Example:
-        >>> as_text(as_typed(1000.0, "1e3")), as_typed(1000.0, "1e3") == 1000, as_typed(None, "null")
+        >>> as_word(as_typed(1000.0, "1e3")), as_typed(1000.0, "1e3") == 1000, as_typed(None, "null")
         ('1e3', True, None)
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -38,11 +38,11 @@ def as_typed(value: Any, text: str) -> Any:
     return number
 
 
-def as_text(value: Any) -> str:
+def as_word(value: Any) -> str:
     """Return the text of a number as it was typed, or as Python has it.
 
     Example:
-        >>> as_text(1000.0)
+        >>> as_word(1000.0)
         '1000.0'
     """
     return getattr(value, "typed", str(value))
@@ -50,7 +50,7 @@ def as_text(value: Any) -> str:
 
 T = TypeVar("T", bound="Spec")
 # Hydra reads 2024_11 as a number, also where text is expected.
-AnyText = Annotated[str, BeforeValidator(lambda v: as_text(v) if isinstance(v, int | float) and type(v) is not bool else v)]
+AnyText = Annotated[str, BeforeValidator(lambda v: as_word(v) if isinstance(v, int | float) and type(v) is not bool else v)]
 # Text that may be published.
 Text = Annotated[AnyText, AfterValidator(lambda text: _plain(text))]
 # One of a list of names.
