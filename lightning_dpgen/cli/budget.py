@@ -91,10 +91,10 @@ def _print_projection(spec: ProjectSpec) -> int:
     """Print the budget of a projection, and its options."""
     with loading():
         from lightning_dpgen.runs.reporter import warn
-        from lightning_dpgen.specs.projection_settings import fill_projection
+        from lightning_dpgen.specs.projection_settings import complete_projection
     if (d := spec.data.d) is None:
         raise UsageError("data.d=null: the budget is computed without reading the rows; declare how many columns they have")
-    projection = fill_projection(spec, d)
+    projection = complete_projection(spec, d)
     warn(caution(spec.privacy.epsilon) if projection.private else None)
     print(_projection_table(projection))
     _print_study(spec, projection.plan(), spec.data.n)
@@ -133,7 +133,7 @@ def _projection_table(settings: ProjectionSettings) -> str:
             f"where the true distance is {settings.typical:.4g}:",
             align_columns(rows),
             "",
-            _advice(settings.chosen, raw, PAIRS),
+            _advice(settings.best, raw, PAIRS),
         ]
     )
 
@@ -143,15 +143,15 @@ def _cells(option: Option) -> tuple[str, ...]:
     return (str(option.k), option.matrix, option.noise, f"{option.scale:.3g}", *errors)
 
 
-def _advice(chosen: Option, raw: Option | None, pairs: int) -> str:
-    best = f"best: project.k={chosen.k} project.matrix={chosen.matrix} project.noise={chosen.noise}"
+def _advice(best: Option, raw: Option | None, pairs: int) -> str:
+    text = f"best: project.k={best.k} project.matrix={best.matrix} project.noise={best.noise}"
     if raw is None:
-        return best
-    if chosen.matrix == "identity":
-        return f"{best}: noise on the rows as they are. A projection pays only where fewer columns are wanted in themselves"
-    if chosen.error_of_mean > 1.0:
-        best += f" (at this budget not even the mean of {pairs:,} distances survives: more epsilon, or a smaller radius)"
-    elif chosen.error > 1.0:
-        best += " (no single distance survives at this budget, only averages over many pairs)"
-    gain = 1.0 - chosen.error_of_mean / raw.error_of_mean
-    return f"{best}: {gain:.0%} less error of means than {raw.noise} noise on the rows as they are"
+        return text
+    if best.matrix == "identity":
+        return f"{text}: noise on the rows as they are. A projection pays only where fewer columns are wanted in themselves"
+    if best.error_of_mean > 1.0:
+        text += f" (at this budget not even the mean of {pairs:,} distances survives: more epsilon, or a smaller radius)"
+    elif best.error > 1.0:
+        text += " (no single distance survives at this budget, only averages over many pairs)"
+    gain = 1.0 - best.error_of_mean / raw.error_of_mean
+    return f"{text}: {gain:.0%} less error of means than {raw.noise} noise on the rows as they are"

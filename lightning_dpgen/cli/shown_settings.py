@@ -103,12 +103,12 @@ def _resolved(spec: RunSpec | ProjectSpec) -> dict[str, Any]:
         UsageError: as a run of it would.
     """
     with loading():
-        from lightning_dpgen.specs.projection_settings import fill_projection
+        from lightning_dpgen.specs.projection_settings import complete_projection
         from lightning_dpgen.specs.settings import complete_settings
         from lightning_dpgen.specs.source import source_of
     if isinstance(spec, ProjectSpec):
         if (d := spec.data.d) is not None:
-            spec = fill_projection(spec, d).spec
+            spec = complete_projection(spec, d).spec
     else:
         source = source_of(spec.data)
         source.check()

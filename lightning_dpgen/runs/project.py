@@ -36,7 +36,7 @@ from lightning_dpgen.runs.studies import check_study, mark, study_delta_warning,
 from lightning_dpgen.runs.table import budget_table
 from lightning_dpgen.runs.warnings import projection_warnings, seed_warning
 from lightning_dpgen.specs.groups import ProjectSpec
-from lightning_dpgen.specs.projection_settings import ProjectionSettings, fill_projection
+from lightning_dpgen.specs.projection_settings import ProjectionSettings, complete_projection
 from lightning_dpgen.specs.usage_error import UsageError
 
 
@@ -124,7 +124,7 @@ def project(spec: ProjectSpec, folder: RunFolder, interrupts: Interrupts, report
             ProjectedContent(projected, settings.typical, tuple(map(sentence, texts))),
             account,
             unit=settings.projection.neighbourhood.words,
-            declared=settings.declared(len(projected.rows)),
+            declared=settings.dump_public(len(projected.rows)),
         )
 
 
@@ -139,7 +139,7 @@ def _read(spec: ProjectSpec) -> np.ndarray | scipy.sparse.csr_matrix:
 
 def _fill(spec: ProjectSpec, rows: np.ndarray | scipy.sparse.csr_matrix) -> ProjectionSettings:
     n, d = rows.shape
-    settings = fill_projection(spec, d)
+    settings = complete_projection(spec, d)
     if settings.private and settings.projection.noise == "gaussian" and spec.privacy.delta >= 1.0 / n:
         raise UsageError(f"privacy.delta={spec.privacy.delta:g}: expected less than 1/n = {1.0 / n:.3g}")
     return settings
@@ -148,7 +148,7 @@ def _fill(spec: ProjectSpec, rows: np.ndarray | scipy.sparse.csr_matrix) -> Proj
 def _open(
     settings: ProjectionSettings, rows: np.ndarray | scipy.sparse.csr_matrix, folder: RunFolder, reporter: Reporter
 ) -> Account:
-    spec, asked = settings.spec, settings.asked(rows.shape[0])
+    spec, asked = settings.spec, settings.dump_for_resume(rows.shape[0])
     stream, study = private_stream(spec), study_of(spec.privacy, rows.shape[0])
     records = [rows.data, rows.indices, rows.indptr] if scipy.sparse.issparse(rows) else [rows]
     if folder.unfinished:
@@ -194,7 +194,7 @@ def _draw(
             durable.save(folder.projected, _kept(kept, account))
         interrupts.stop_here()
     scale = projection.scale(account.plan)
-    return ProjectedRows(kept["rows"].numpy(), projection, settings.chosen.matrix, scale, kept["count"])
+    return ProjectedRows(kept["rows"].numpy(), projection, settings.best.matrix, scale, kept["count"])
 
 
 def _kept(drawn: dict[str, Any], account: Account) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class _Run:
         self._check_before_reading(settings, plan)
         # Read before anything is spent.
         records = self._read(settings, spent=False)
-        account = self._open(plan, identity.about_settings(settings.asked(), settings.n, None))
+        account = self._open(plan, identity.about_settings(settings.dump_for_resume(), settings.n, None))
         with closing(account.ledger):
             self.spec = keep_initial(self.spec, self.folder)
             return self._finish(settings, account, records)
@@ -258,7 +258,7 @@ class _Run:
                 f"{error}. The first pass over the records is paid for and kept: correct this and go on with "
                 f"run_dir={self.folder.root}; what the budget and the data are can no longer be changed"
             ) from None
-        account.extend(plan, identity.about_settings(settings.asked(), settings.n, bought.parts))
+        account.extend(plan, identity.about_settings(settings.dump_for_resume(), settings.n, bought.parts))
         return settings
 
     def _go_on(self, account: Account) -> Settings:
@@ -269,7 +269,7 @@ class _Run:
             self._extend(discover.load_discovery(account, self.folder), account)
         identity.check_about(account.ledger.about, identity.SETTINGS, self.folder)
         settings = discover.settings_of(self.spec, self.source, account.ledger.about)
-        identity.check_settings(account.ledger.about, settings.asked(), self.folder)
+        identity.check_settings(account.ledger.about, settings.dump_for_resume(), self.folder)
         self.reporter.say(None if settings.initial is None else settings.initial.line)
         self._check_stages(account, [stage.stage for stage in settings.specs()])
         return settings
@@ -290,7 +290,7 @@ class _Run:
         _LOG.debug("learning, by the stages %s", ", ".join(stage.name for stage in account.plan.stages))
         content = learn(run, records)
         _LOG.debug("drawing synthetic records, and writing the release")
-        declared = settings.declared()
+        declared = settings.dump_public()
         with pace.stage("writing the release"):
             certificate = write_release(
                 self.folder.release, self.folder.staging, content, account, unit=settings.unit, declared=declared

@@ -95,7 +95,7 @@ def _select(
     # Whatever is asked for, the budget and the space among it.
     asked = {"words": list(words), "unit": first.unit, "debug": {"private_seed": spec.debug.private_seed}}
     if first.initial is not None:
-        asked["init"] = first.initial.declared
+        asked["init"] = first.initial.declaration
         reporter.say(first.initial.line)
 
     def read(reporter: Reporter, *, spent: bool) -> Records | InBlocks:
@@ -141,7 +141,7 @@ def _select(
         shutil.rmtree(folder.staging, ignore_errors=True)
         release = write_release(
             folder.release, folder.staging, content, account,
-            unit=settings.unit, declared=settings.declared(), selection=candidates.describe(winner),
+            unit=settings.unit, declared=settings.dump_public(), selection=candidates.describe(winner),
         )  # fmt: skip
         _forget(folder, account.ledger.about["began"])
         return release

@@ -212,7 +212,7 @@ def _train_rank(
     source.files()
     identity.check_rank(facts.about, source.contents(), describe_reading(spec, source), ranks.rank)
     settings = settings_of(with_kept_initial(spec, folder), source, facts.about)
-    identity.check_rank_settings(facts.about, settings.asked(), ranks.rank)
+    identity.check_rank_settings(facts.about, settings.dump_for_resume(), ranks.rank)
     if spec.trainer.threads is not None:
         torch.set_num_threads(spec.trainer.threads)
     records = facts.blocks

@@ -97,18 +97,18 @@ def plan_limits(settings: Settings, plan: Plan) -> tuple[str, ...]:
 
 def projection_warnings(settings: ProjectionSettings, n: int = 0, pulled_back: int | None = None) -> Iterator[str]:
     """Yield warnings of a projection, of its settings, and of the noisy count of rows that were pulled back: all public."""
-    spec, chosen = settings.spec, settings.chosen
+    spec, best = settings.spec, settings.best
     if not settings.private:
         return
     typical = f"squared distances of about {settings.typical**2:.3g}"
-    if chosen.error_of_mean > 1.0:
+    if best.error_of_mean > 1.0:
         yield (
             f"these rows estimate nothing: even the mean of {PAIRS:,} {typical} has a standard deviation of "
-            f"{chosen.error_of_mean:.2g} times their size; give more epsilon or a smaller radius, or do not release them"
+            f"{best.error_of_mean:.2g} times their size; give more epsilon or a smaller radius, or do not release them"
         )
-    elif chosen.error > 1.0:
+    elif best.error > 1.0:
         yield (
-            f"no single distance can be estimated: {typical} have a standard deviation of {chosen.error:.2g} times their "
+            f"no single distance can be estimated: {typical} have a standard deviation of {best.error:.2g} times their "
             "size, and averages over many pairs alone mean anything; give more epsilon, or a smaller radius"
         )
     if spec.project.unit == "element":

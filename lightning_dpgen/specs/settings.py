@@ -177,7 +177,7 @@ class Settings:
             raise UsageError(as_settings(error, "split", self.spec.split)) from None
         return [*first, *learning, *last]
 
-    def declared(self) -> dict[str, Any]:
+    def dump_public(self) -> dict[str, Any]:
         """Return everything that the certificate assumes to be public."""
         spec = self.spec
         model = spec.model.model_dump(exclude={"name", "options", "init", "init_public"})
@@ -197,17 +197,17 @@ class Settings:
             declared["fidelity_share"] = spec.privacy.fidelity_share
         declared |= {"schema": self.schema.as_json(), "model": {"name": spec.model.title, **chosen, **model}}
         if self.initial is not None:
-            declared[INIT] = self.initial.declared
+            declared[INIT] = self.initial.declaration
         if self.trained:
             declared |= {"split": dataclasses.asdict(self.split), "clipping": _describe(self.clipping)}
         return declared | {"seed": spec.seed, "rows": self.rows} | spec.given(LICENSE)
 
-    def asked(self) -> dict[str, Any]:
+    def dump_for_resume(self) -> dict[str, Any]:
         """Return what a run must be asked for again when it goes on."""
         privacy = self.spec.privacy
         named = {} if privacy.accountant in (None, PLD) else {"accountant": privacy.accountant}
         budget = {"epsilon": privacy.epsilon, "delta": privacy.delta, "study": privacy.study, "unit": self.unit}
-        return self.declared() | {"privacy": budget | named, "debug": {"private_seed": self.spec.debug.private_seed}}
+        return self.dump_public() | {"privacy": budget | named, "debug": {"private_seed": self.spec.debug.private_seed}}
 
 
 def describe_reading(spec: RunSpec, source: Source) -> dict[str, Any]:
@@ -300,7 +300,7 @@ def complete_settings(spec: RunSpec, source: Source, discovery: Mapping[str, Any
     unit = spec.privacy.unit or default_unit(source)
     settings = Settings(spec, schema, split, clipping, unit, source.open_parts, centres, initial=initial)
     try:
-        check_declared(settings.declared())
+        check_declared(settings.dump_public())
     except ValueError as error:
         raise UsageError(f"data: {error}") from None
     try:

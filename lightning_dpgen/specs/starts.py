@@ -49,14 +49,14 @@ class InitialNetwork:
     mixture: Mixture
 
     @cached_property
-    def declared(self) -> dict[str, str]:
+    def declaration(self) -> dict[str, str]:
         """The declaration, as it stands in a certificate."""
         return {"public": self.public, "weights": weights_digest(self.mixture.network)}
 
     @property
     def line(self) -> str:
         """The declaration in words."""
-        digest = self.declared["weights"][:12]
+        digest = self.declaration["weights"][:12]
         return (
             f"starts from a network of data declared to be public: {self.public} (weights {digest}); nothing in it "
             "was protected, as in a twin of private data: this run's certificate promises nothing to people in both"

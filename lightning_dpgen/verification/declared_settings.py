@@ -123,7 +123,7 @@ def declared_unit(declared: Mapping[str, Any]) -> str | None:
 
 def _check_same(settings: Settings, declared: Mapping[str, Any]) -> None:
     """Refuse what a run with these settings does not declare as it stands: a null, or a name that no setting has."""
-    ours, theirs = _flat(settings.declared()), _flat({name: declared[name] for name in declared if name != INIT})
+    ours, theirs = _flat(settings.dump_public()), _flat({name: declared[name] for name in declared if name != INIT})
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
             due, stated = (found.get(name, "nothing")[:80] for found in (ours, theirs))

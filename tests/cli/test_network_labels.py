@@ -96,7 +96,7 @@ def test_shares_of_the_budget_are_as_asked_for(people):
     """The label has its share of what the split leaves; without one the plan is as it was."""
     plans = {share: load_complete_settings([*people, f"model.label_share={share}"]).plan() for share in (0.0, 0.3, 0.6)}
     none = load_complete_settings(people)
-    assert none.plan() == plans[0.0] and "label_share" not in none.declared()["model"]
+    assert none.plan() == plans[0.0] and "label_share" not in none.dump_public()["model"]
     split = [stage.share for stage in none.plan().stages[:-1]]
     for share in (0.3, 0.6):
         shares = [stage.share for stage in plans[share].stages]

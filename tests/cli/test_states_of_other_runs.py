@@ -37,7 +37,7 @@ def _split(account, folder):
 
 def _projected(account, folder):
     projection = SimpleNamespace(scale=lambda plan: 1.0)
-    settings = SimpleNamespace(projection=projection, chosen=SimpleNamespace(matrix="gaussian"))
+    settings = SimpleNamespace(projection=projection, best=SimpleNamespace(matrix="gaussian"))
     return project._draw(settings, None, account, folder, Interrupts())
 
 

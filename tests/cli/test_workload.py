@@ -168,7 +168,7 @@ def test_a_selection_without_a_trial_releases_a_network_that_has_counted_nothing
     candidates = read_candidates(words, SilentReporter())
     assert [settings.spec.data.asked_sets for settings in candidates.settings] == [SETS, SETS]
     content, settings = _untrained(candidates)
-    assert "answers.csv" not in content.released and "workload" not in settings.declared()
+    assert "answers.csv" not in content.released and "workload" not in settings.dump_public()
 
 
 def test_tables_that_are_too_large_or_mostly_noise_are_told_with_their_numbers(dpgen, table, tmp_path):

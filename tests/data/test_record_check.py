@@ -188,8 +188,8 @@ def test_a_limit_that_was_raised_stands_in_no_certificate(tmp_path):
 
     _tables(tmp_path, 0.5)
     words = ["data=table", f"data.schema={tmp_path / 'declared.yaml'}", "data.n=40", "privacy.epsilon=4", "model=measured"]
-    declared = load_complete_settings([*words, "data.max_moved=0.6"]).declared()
-    assert declared == load_complete_settings(words).declared()
+    declared = load_complete_settings([*words, "data.max_moved=0.6"]).dump_public()
+    assert declared == load_complete_settings(words).dump_public()
     assert "max_moved" not in str(declared)
 
 

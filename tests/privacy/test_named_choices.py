@@ -145,8 +145,8 @@ def test_the_engine_of_opacus_loops_takes_the_accountant_of_the_plan_alone():
 def test_a_setting_names_the_accountant_of_a_run():
     words = ["data=digits", "model=measured", "privacy.epsilon=8"]
     settings = load_complete_settings([*words, "privacy.accountant=rdp"])
-    assert settings.plan().accountant == "rdp" and settings.asked()["privacy"]["accountant"] == "rdp"
-    assert "accountant" not in load_complete_settings(words).asked()["privacy"], "as runs were asked for before"
+    assert settings.plan().accountant == "rdp" and settings.dump_for_resume()["privacy"]["accountant"] == "rdp"
+    assert "accountant" not in load_complete_settings(words).dump_for_resume()["privacy"], "as runs were asked for before"
     for more, reason in (
         (["privacy.accountant=gdp"], "central limit"),
         (["privacy.accountant=rdp", "privacy.selection=geometric"], "in any case"),

@@ -109,9 +109,9 @@ def test_a_unit_that_says_what_rows_make_a_record_is_that_of_these_settings_alon
         "model=measured",
     ]
     declared = load_complete_settings([*words, "data.form=long", "data.by=home", "data.columns=[kwh]"])
-    unit, default = declared.unit, declared_unit(declared.declared())
+    unit, default = declared.unit, declared_unit(declared.dump_public())
     assert unit == "one series (all rows of one home) of the data set" == default and promises_records(unit)
-    certificate = {"unit": unit, "declared": declared.declared()}
+    certificate = {"unit": unit, "declared": declared.dump_public()}
     assert check_unit(certificate, by_settings=True, default=default) == []
     assert check_unit(certificate | {"unit": unit.replace("home", "person")}, by_settings=True, default=default)
     assert declared_unit({"data": "table", "max_rows": "many"}) is None and declared_unit({"data": []}) is None
@@ -121,7 +121,7 @@ def test_a_unit_that_says_what_rows_make_a_record_is_that_of_these_settings_alon
 def test_every_number_of_records_has_a_unit_that_agrees(most):
     words = ["data=table", "data.path=x.csv", f"data.schema={TABLE}", "data.n=20000", "data.person=patient"]
     settings = load_complete_settings([*words, f"data.max_rows={most}", "model=measured"])
-    certificate = {"unit": settings.unit, "declared": settings.declared()}
+    certificate = {"unit": settings.unit, "declared": settings.dump_public()}
     assert settings.unit == unit_of_persons(most) and check_unit(certificate, by_settings=True) == []
 
 

@@ -39,4 +39,4 @@ def _overrides() -> list[list[str]]:
 @pytest.mark.parametrize("overrides", _overrides(), ids=lambda case: case[0])
 def test_every_configuration_file_builds(overrides):
     settings = load_complete_settings(overrides)
-    assert settings.declared()["n"] == settings.spec.data.n
+    assert settings.dump_public()["n"] == settings.spec.data.n

@@ -152,7 +152,7 @@ def stated(settings, plan):
             "sums": sums,
             "others": others,
         },
-        "declared": settings.declared(),
+        "declared": settings.dump_public(),
         "released": ["model.json", "model.safetensors", "synthetic.parquet"],
         "selection": "none",
         "versions": {"planner": str(PLANNER)},
