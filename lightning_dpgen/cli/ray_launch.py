@@ -49,11 +49,7 @@ _ASKED_EVERY = 1.0
 
 
 def check_trainer(trainer: TrainerSpec, compute: RaySpec) -> None:
-    """Refuse settings of the Trainer that no Ray cluster has; nothing is connected yet.
-
-    Raises:
-        UsageError: naming the setting.
-    """
+    """Refuse settings of the Trainer that no Ray cluster has; nothing is connected yet."""
     if is_launched():
         raise UsageError("compute=ray: starts the training workers itself; start it without torchrun or srun")
     if trainer.num_nodes > 1:
@@ -115,11 +111,7 @@ def _connected(compute: RaySpec) -> Iterator[Any]:
 
 
 def _takes_gpus(resources: Mapping[str, float], trainer: TrainerSpec, compute: RaySpec) -> bool:
-    """Return whether each worker takes a GPU.
-
-    Raises:
-        UsageError: for more workers than the cluster has GPUs or cores for.
-    """
+    """Return whether each worker takes a GPU."""
     place = f"the cluster at compute.address={compute.address} has"
     gpus = int(resources.get("GPU", 0))
     wants = trainer.accelerator in ("gpu", "cuda") or (trainer.accelerator == "auto" and gpus > 0)

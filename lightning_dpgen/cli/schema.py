@@ -56,11 +56,7 @@ _IMPORTERS = {"sdv": read_sdv, "dpsynth": read_domain}
 
 
 def _asked(arguments: Namespace) -> DatabaseQuery | None:
-    """Return the query that is to be described; None where there is a file.
-
-    Raises:
-        UsageError: if one of URL and query is given without the other, or the URL has a password.
-    """
+    """Return the query that is to be described; None where there is a file."""
     of_url = "://" in arguments.file
     if of_url != (arguments.query is not None) or (arguments.rows_independent and not of_url):
         raise UsageError(

@@ -58,9 +58,6 @@ def show(
         kind: one of `KINDS`.
         compose: makes a configuration from words.
         read: makes the settings from words, so that a mistake in them is told.
-
-    Raises:
-        UsageError: as a run of it would.
     """
     words = [word for word in argv if word not in FLAGS]
     several = len(words) < len(argv) or asks_for_selection(argv)
@@ -98,9 +95,6 @@ def _resolved(spec: RunSpec | ProjectSpec) -> dict[str, Any]:
 
     Where something is bought before the rest is planned (the number of records, open columns), and where the width of a
     projection's rows is not declared, the rest is still open, and stays null.
-
-    Raises:
-        UsageError: as a run of it would.
     """
     with loading():
         from lightning_dpgen.specs.projection_settings import complete_projection

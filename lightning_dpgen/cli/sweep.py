@@ -134,11 +134,7 @@ def _differing_words(words: Sequence[str], varied: Sequence[str]) -> str:
 
 
 def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
-    """Return the folder of the sweep, with its jobs written down; an earlier one of the same jobs goes on.
-
-    Raises:
-        UsageError: if it is something else's, or cannot be written.
-    """
+    """Return the folder of the sweep, with its jobs written down; an earlier one of the same jobs goes on."""
     folder = run_folder.choose_sweep(run_dir)
     root = folder.root
     kept = root / "private" / JOBS

@@ -105,9 +105,6 @@ def _check_words(argv: Sequence[str]) -> None:
     """Refuse a value of a grid that no run may have: a combination for each value is looked at, which is quick.
 
     All combinations are checked where they are run.
-
-    Raises:
-        UsageError: as `load_settings`, naming the job.
     """
     jobs, varied = expand_grid([word for word in argv if word not in FLAGS and not is_for_hydra(word)])
     checked: set[str] = set()
@@ -197,11 +194,7 @@ def _print_release(certificate: dict[str, Any], folder: RunFolder, warned: Seque
 
 
 def _select(argv: Sequence[str]) -> int:
-    """Make a secret number of trials, and release the best; gives the exit status.
-
-    Raises:
-        UsageError, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
-    """
+    """Make a secret number of trials, and release the best; gives the exit status."""
     with loading():
         from lightning_dpgen.cli.launch import is_launched, run_guarded
         from lightning_dpgen.runs import run_folder

@@ -147,11 +147,7 @@ def follows_from_settings(spec: RunSpec) -> bool:
 
 
 def for_any_find(spec: RunSpec, source: Source) -> Settings:
-    """Return the settings for a number of records that delta allows, before what is found is known.
-
-    Raises:
-        UsageError: as `settings.complete_settings`.
-    """
+    """Return the settings for a number of records that delta allows, before what is found is known."""
     make_schema(spec, source)
     n = max(1, int(0.1 / spec.privacy.delta)) if spec.data.n is None else None
     settings = with_discovery(spec, source, Discovery(n, {}))
@@ -320,20 +316,12 @@ def run_discovery(spec: RunSpec, source: Source, records: FirstPassRecords, acco
 
 
 def with_discovery(spec: RunSpec, source: Source, bought: Discovery) -> Settings:
-    """Return the settings of a run after its first pass.
-
-    Raises:
-        UsageError: as `settings.complete_settings`.
-    """
+    """Return the settings of a run after its first pass."""
     if bought.n is not None:
         spec = spec.changed(data=spec.data.changed(n=bought.n))
     return complete_settings(spec, source, bought.parts or None)
 
 
 def settings_of(spec: RunSpec, source: Source, about: Mapping[str, Any]) -> Settings:
-    """Return the settings of a run that goes on, with what its ledger says that it has bought first.
-
-    Raises:
-        UsageError: as `settings.complete_settings`.
-    """
+    """Return the settings of a run that goes on, with what its ledger says that it has bought first."""
     return with_discovery(spec, source, Discovery(about["n"] if spec.data.n is None else None, about.get("found") or {}))

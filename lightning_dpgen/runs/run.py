@@ -275,11 +275,7 @@ class _Run:
         return settings
 
     def _check_stages(self, account: Account, planned: list[str]) -> None:
-        """Check that the plan in a ledger has the stages of a run with these settings, whatever their noise.
-
-        Raises:
-            LedgerError: if it has others.
-        """
+        """Check that the plan in a ledger has the stages of a run with these settings, whatever their noise."""
         if (kept := [stage.name for stage in account.plan.stages]) != planned:
             raise LedgerError(f"{self.folder.ledger}: holds a plan of the stages {kept}, and these settings have {planned}")
 

@@ -293,11 +293,7 @@ def _untrained(candidates: Candidates) -> tuple[SyntheticContent, Settings]:
 
 
 def _scoring(candidates: Candidates, example: SyntheticContent) -> Callable[[SyntheticContent], float]:
-    """Return the score, a number or the worst there is; a function is tried out on the example.
-
-    Raises:
-        UsageError: if it fails there.
-    """
+    """Return the score, a number or the worst there is; a function is tried out on the example."""
     scorer = candidates.scorer
     if scorer is None:
         return lambda content: _WORST if content.figure is None else merit(content.figure)

@@ -57,11 +57,7 @@ def conf_dir() -> Path:
 
 
 def refuse_interpolations(words: Sequence[str]) -> None:
-    """Refuse what would be looked up when it is read: a setting may be published, and an environment holds secrets.
-
-    Raises:
-        UsageError: naming the word.
-    """
+    """Refuse what would be looked up when it is read: a setting may be published, and an environment holds secrets."""
     for word in words:
         # Hydra takes a backslash away.
         if "${" in word.replace("\\", ""):
@@ -282,11 +278,7 @@ def expand_grid(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
 
 
 def _sweep_words(override: Override) -> list[str]:
-    """Return the words that a word with several values stands for.
-
-    Raises:
-        UsageError: for one that has none, or does not list them.
-    """
+    """Return the words that a word with several values stands for."""
     expected = "expected values in a list, as in seed=1,2,3, or whole numbers in a range, as in 'seed=range(0,3)'"
     if override.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
         raise UsageError(f"{override.input_line}: names no values; {expected}")

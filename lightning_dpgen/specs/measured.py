@@ -39,9 +39,6 @@ def check_label(spec: TrainedSpec | MeasuredSpec, schema: Schema, share: float |
 
     Args:
         share: the share of the label, as it was given or by default.
-
-    Raises:
-        UsageError: naming the setting.
     """
     if spec.label_sharpness is not None and not share:
         raise UsageError(
@@ -115,11 +112,7 @@ _CLASSIFIER_SHARE = 0.75
 
 
 def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) -> MeasuredSpec:
-    """Return the settings with what is left out filled in; refuse what records of this kind have no use for.
-
-    Raises:
-        UsageError: naming the setting.
-    """
+    """Return the settings with what is left out filled in; refuse what records of this kind have no use for."""
     layout = schema.layout
     if isinstance(spec, ClassifierSpec):
         spec = _with_classifier(spec, schema)
@@ -264,9 +257,6 @@ def check_sets(
 
     Args:
         n, epsilon, delta, max_rows: the declared number of records and the budget, from which the expected noise follows.
-
-    Raises:
-        UsageError: naming the set and the column.
     """
     if not kind_of(schema).tabular:
         raise UsageError(f"data.workload: applies only to tables, and these records are {schema.kind}; leave it out")

@@ -33,11 +33,7 @@ _KEYWORDS = ("n", "k", "bias", "lr", "seed", "log_every")
 
 
 def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
-    """Refuse settings of a model that do not fit the records.
-
-    Raises:
-        UsageError: naming the setting.
-    """
+    """Refuse settings of a model that do not fit the records."""
     if getattr(spec, "network", None) == "deep_conv" and schema.dimensions != 2:
         raise UsageError(f"model.network=deep_conv: is for pictures, and data={source} has none; use model.network=dense")
     for name, words, dimensions in (("network", "pictures", (2,)), ("critic", "pictures and series", (1, 2))):
@@ -166,11 +162,7 @@ def _divergence(spec: VAESpec) -> Divergence:
 
 
 def check_custom(spec: CustomSpec) -> None:
-    """Refuse a target that makes no module, or does not take the options.
-
-    Raises:
-        UsageError: naming the setting.
-    """
+    """Refuse a target that makes no module, or does not take the options."""
     from lightning_dpgen.plugins.mixture import PrivateMixture
 
     target, where = import_by_name("model.target", spec.target), f"model.target={spec.target}"

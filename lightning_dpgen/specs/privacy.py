@@ -248,9 +248,6 @@ def make_rule(
 
     Args:
         steps: the number of lots, if it is known; `rhythm` of them make an outer loop.
-
-    Raises:
-        UsageError: naming the setting that the rule refuses.
     """
     from lightning_dpgen.gradients.clipping import Decay, DPNorm, Fixed, Normalised, PerPerson, Quantile, Smoothed
 

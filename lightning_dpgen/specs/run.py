@@ -99,9 +99,6 @@ def load_settings(
     Args:
         words: as in ``["data=mnist", "privacy.epsilon=2"]``.
         given: values by name that are no words.
-
-    Raises:
-        UsageError: naming the argument, its value and what was expected.
     """
     return with_default_bins(load_settings_without_slow_defaults(words, kind, given=given))
 
@@ -142,11 +139,7 @@ def load_settings_without_slow_defaults(
 
 
 def compose_run(words: Sequence[str], kind: type[RunSpec] = RunSpec) -> dict[str, Any]:
-    """Return the settings of a run as files and words compose them: of `model=auto` where no word names a model.
-
-    Raises:
-        UsageError: as `compose_settings`.
-    """
+    """Return the settings of a run as files and words compose them: of `model=auto` where no word names a model."""
     values = _composed(words, kind)
     data = variants(RunSpec, "data").get((values.get("data") or {}).get("source"))
     if kind is RunSpec and data is not None and data.chooses_model and not any(map(_names_a_model, words)):
@@ -279,11 +272,7 @@ def load_projection_settings(words: Sequence[str]) -> ProjectSpec:
 
 
 def check_privacy(spec: RunSpec) -> None:
-    """Check the budget, and noise and steps beside it, for a declared number of records or before one is bought.
-
-    Raises:
-        UsageError: naming the setting.
-    """
+    """Check the budget, and noise and steps beside it, for a declared number of records or before one is bought."""
     privacy, data = spec.privacy, spec.data
     if privacy.unit is not None and data.column_of_persons is not None:
         raise UsageError(

@@ -221,20 +221,12 @@ def describe_reading(spec: RunSpec, source: Source) -> dict[str, Any]:
 
 
 def load_complete_settings(words: Sequence[str]) -> Settings:
-    """Compose and check the settings of a run with a declared number of records.
-
-    Raises:
-        UsageError: naming the argument, its value and what was expected.
-    """
+    """Compose and check the settings of a run with a declared number of records."""
     return complete_declared_settings(load_settings(words))
 
 
 def complete_declared_settings(spec: RunSpec) -> Settings:
-    """Check the settings of a run with a declared number of records.
-
-    Raises:
-        UsageError: naming the argument, its value and what was expected.
-    """
+    """Check the settings of a run with a declared number of records."""
     if spec.data.n is None:
         raise UsageError("data.n=null: the number of records is bought by dpgen train; declare one here, as in data.n=5000")
     return complete_settings(spec, source_of(spec.data))
@@ -274,9 +266,6 @@ def complete_settings(spec: RunSpec, source: Source, discovery: Mapping[str, Any
 
     Args:
         discovery: what a first pass has found, by name.
-
-    Raises:
-        UsageError: naming the setting, its value and what was expected.
     """
     check_privacy(spec)
     initial = read_initial(spec)
@@ -329,11 +318,7 @@ def check_workload(spec: RunSpec, schema: Schema) -> None:
 
 
 def check_counted(spec: RunSpec) -> None:
-    """Refuse sets of columns for a model that measures no tables of counts.
-
-    Raises:
-        UsageError: naming the model.
-    """
+    """Refuse sets of columns for a model that measures no tables of counts."""
     if spec.data.asked_sets is not None and not isinstance(spec.model, MeasuredSpec):
         raise UsageError(
             f"data.workload: model={spec.model.name} measures no tables of counts; take model=measured, or leave it out"

@@ -205,11 +205,7 @@ class Source(ABC):
         return
 
     def check(self) -> None:
-        """Refuse a share of the budget for what is found privately where nothing is, and the other way round.
-
-        Raises:
-            UsageError: naming the setting.
-        """
+        """Refuse a share of the budget for what is found privately where nothing is, and the other way round."""
         check_discovery(self.spec, self.open_parts)
 
 
@@ -248,9 +244,6 @@ def check_discovery(spec: Any, parts: Mapping[str, Part]) -> None:
     Args:
         spec: the settings of the data.
         parts: what is found privately, by name.
-
-    Raises:
-        UsageError: naming the setting.
     """
     opened = {name: part for name, part in parts.items() if part.find != VALUES}
     if bool(opened) != (spec.share_of_discovery is not None):

@@ -118,11 +118,7 @@ def with_defaults(spec: T, defaults: Any, *, leave: Sequence[str] = ()) -> T:
 
 
 def check_needed(spec: Spec, group: str) -> None:
-    """Refuse null where a value must be given.
-
-    Raises:
-        UsageError: naming the setting.
-    """
+    """Refuse null where a value must be given."""
     for name, field in type(spec).model_fields.items():
         if about(field, "needed") and getattr(spec, name) is None:
             raise UsageError(f"{group}.{name}: must be given, as in {group}.{name}=...")
@@ -133,9 +129,6 @@ def parse(kind: type[T], values: Mapping[str, Any], *, within: str = "") -> T:
 
     Args:
         within: the name of the group, for messages; none for the root of a configuration.
-
-    Raises:
-        UsageError: naming the argument, its value and what was expected.
     """
     try:
         return kind.model_validate(values)

@@ -177,9 +177,6 @@ def check_records(spec: RunSpec, initial: InitialNetwork, schema: Schema, open_p
 
     Args:
         open_parts: the names of parts of the description that are found privately.
-
-    Raises:
-        UsageError: naming what is different.
     """
     setting = f"model.init={spec.model.init}"
     if open_parts:
