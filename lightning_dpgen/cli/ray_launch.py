@@ -76,7 +76,7 @@ def launch(argv: Sequence[str], folder: RunFolder, spec: RunSpec) -> dict[str, A
     """
     assert isinstance(spec.compute, RaySpec)
     os.environ |= _QUIET
-    with _connected(spec.compute) as ray:
+    with _connect(spec.compute) as ray:
         use_gpu = _takes_gpus(ray.cluster_resources(), spec.trainer, spec.compute)
         desk = _make_desk(ray)
         run_folder.take(folder)
@@ -94,7 +94,7 @@ def launch(argv: Sequence[str], folder: RunFolder, spec: RunSpec) -> dict[str, A
 
 
 @contextmanager
-def _connected(compute: RaySpec) -> Iterator[Any]:
+def _connect(compute: RaySpec) -> Iterator[Any]:
     """Yield Ray, connected to the cluster; a connection that is made here ends here, and ends what runs for it."""
     before = "ray" in sys.modules and sys.modules["ray"].is_initialized()
     try:
@@ -341,10 +341,10 @@ def _end(work: Callable[[], End]) -> End:
         else:
             status = FAULT
             error.add_note(f"In a Ray worker:\n{traceback.format_exc()}")
-        return End(status, error=_pickled(error))
+        return End(status, error=_pickle_error(error))
 
 
-def _pickled(error: BaseException) -> bytes:
+def _pickle_error(error: BaseException) -> bytes:
     """Return an error that can be read where its class, or what it holds, is not known."""
     try:
         data = pickle.dumps(error)

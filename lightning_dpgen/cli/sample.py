@@ -296,8 +296,8 @@ def _write_folder(place: Place, draw: DrawSpec, arguments: Namespace) -> str:
         raise
     except LostProcess as error:
         raise UsageError(f"-o {place}: {error}; {_GOES_ON}") from None
-    kept = f"; {there:,} of the files were there" if there else ""
-    return f", up to {rows:,} in a file{kept}"
+    resumed = f"; {there:,} of the files were there" if there else ""
+    return f", up to {rows:,} in a file{resumed}"
 
 
 def _ending(place: Place | None, asked: str | None) -> str:

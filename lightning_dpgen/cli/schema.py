@@ -55,7 +55,7 @@ _BINS = 20
 _IMPORTERS = {"sdv": read_sdv, "dpsynth": read_domain}
 
 
-def _asked(arguments: Namespace) -> DatabaseQuery | None:
+def _read_query(arguments: Namespace) -> DatabaseQuery | None:
     """Return the query that is to be described; None where there is a file."""
     of_url = "://" in arguments.file
     if of_url != (arguments.query is not None) or (arguments.rows_independent and not of_url):
@@ -121,7 +121,7 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if arguments.file is None:
         raise UsageError("expected a file of records, or a schema (.yaml): dpgen schema FILE")
-    asked = _asked(arguments)
+    asked = _read_query(arguments)
     path = place_of(asked.system if asked else arguments.file)
     if asked is None and (not path.exists() or (arguments.origin and not path.is_file())):
         raise UsageError(f"{path}: expected a file{suggest_file(path)}")

@@ -65,7 +65,7 @@ def show(
     texts = []
     for number, job in enumerate(jobs):
         spec = read(job)
-        values = compose(job) if kind == KINDS[0] else _resolved(spec)
+        values = compose(job) if kind == KINDS[0] else _resolve(spec)
         differs = " ".join(word for word in job if name_of(word) in varied)
         texts.append((f"# job {number}: {differs}\n" if several else "") + _text(values))
     print("---\n".join(texts), end="")
@@ -90,7 +90,7 @@ def _plain(value: object) -> object:
     return str(value) if kind is None else kind(value)
 
 
-def _resolved(spec: RunSpec | ProjectSpec) -> dict[str, Any]:
+def _resolve(spec: RunSpec | ProjectSpec) -> dict[str, Any]:
     """Return the settings by name, with defaults filled in.
 
     Where something is bought before the rest is planned (the number of records, open columns), and where the width of a

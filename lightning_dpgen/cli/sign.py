@@ -67,7 +67,7 @@ def _make(path: Path, passphrase_file: str | None) -> int:
 
 def _sign(folder: Path, key_file: Path, passphrase_file: str | None) -> int:
     def ask() -> bytes | None:
-        return _asked(f"passphrase of {key_file}: ") if passphrase_file is None else _in_file(passphrase_file)
+        return _ask(f"passphrase of {key_file}: ") if passphrase_file is None else _in_file(passphrase_file)
 
     try:
         key = read_private(key_file, ask)
@@ -92,13 +92,13 @@ def _sign(folder: Path, key_file: Path, passphrase_file: str | None) -> int:
 
 
 def _new_passphrase() -> bytes | None:
-    first = _asked("passphrase of the new key (empty for none): ")
-    if first and first != _asked("once more: "):
+    first = _ask("passphrase of the new key (empty for none): ")
+    if first and first != _ask("once more: "):
         raise UsageError("--new-key: the two passphrases differ; nothing was written")
     return first or None
 
 
-def _asked(prompt: str) -> bytes | None:
+def _ask(prompt: str) -> bytes | None:
     """Return what is typed at a terminal, unseen; None where there is none."""
     return getpass.getpass(prompt).encode() if sys.stdin is not None and sys.stdin.isatty() else None
 

@@ -137,9 +137,9 @@ def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
     """Return the folder of the sweep, with its jobs written down; an earlier one of the same jobs goes on."""
     folder = run_folder.choose_sweep(run_dir)
     root = folder.root
-    kept = root / "private" / JOBS
-    if kept.exists():
-        if json.loads(kept.read_text(encoding="utf-8")) != [list(words) for words in jobs]:
+    jobs_file = root / "private" / JOBS
+    if jobs_file.exists():
+        if json.loads(jobs_file.read_text(encoding="utf-8")) != [list(words) for words in jobs]:
             raise UsageError(
                 f"run_dir={root}: holds a sweep over other settings: give the same settings to go on, or choose another "
                 "run_dir"

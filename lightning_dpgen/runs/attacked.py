@@ -142,11 +142,11 @@ class MeasuredRun:
         schema = make_schema(spec, source)
         if kind_of(schema).tabular:
             self._rows = _with_twins(schema, count, spec.seed)
-            rows, seen = self._rows.num_rows, self._rows
+            rows, table = self._rows.num_rows, self._rows
             person = spec.data.column_of_persons
-            if person is not None and person not in seen.schema.names:
-                seen = seen.append_column(person, pa.array(np.arange(rows)))
-            self._raw = source.raw_parts(seen)[0]
+            if person is not None and person not in table.schema.names:
+                table = table.append_column(person, pa.array(np.arange(rows)))
+            self._raw = source.raw_parts(table)[0]
         bought = discover.run_discovery(
             spec, source, self._look(np.arange(rows).repeat(_copies(promise)), None), Account(promise)
         )
@@ -214,10 +214,10 @@ def _with_twins(schema: Schema, count: int, seed: int) -> pa.Table:
 
 def _fitting(schema: Schema, parts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Return the rows that fit the constraints of the schema in all parts."""
-    kept = np.ones(parts[0].num_rows, bool)
+    fits = np.ones(parts[0].num_rows, bool)
     for part in parts:
-        kept &= schema.rules.conformed(part, outside="clamp", counted=Counter())[1]
-    return [part.filter(pa.array(kept)) for part in parts]
+        fits &= schema.rules.conformed(part, outside="clamp", counted=Counter())[1]
+    return [part.filter(pa.array(fits)) for part in parts]
 
 
 def _copies(plan: Plan) -> int:

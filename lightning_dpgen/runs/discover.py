@@ -71,9 +71,9 @@ def load_discovery(account: Account, folder: RunFolder) -> Discovery:
         UsageError: if the run ended before it was saved.
     """
     if folder.bought.is_file():
-        kept = durable.load(folder.bought, "head", "n", "parts")
-        if account.ledger.knows(kept["head"]):
-            return Discovery(kept["n"], kept["parts"])
+        state = durable.load(folder.bought, "head", "n", "parts")
+        if account.ledger.knows(state["head"]):
+            return Discovery(state["n"], state["parts"])
     raise UsageError(lost_message(folder))
 
 

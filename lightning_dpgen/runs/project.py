@@ -179,25 +179,25 @@ def _draw(
     """Return the released rows, drawn now or before an interruption."""
     projection = settings.projection
     shutil.rmtree(folder.staging, ignore_errors=True)
-    kept = None
+    state = None
     if account.resumed:
         if folder.projected.is_file():
-            kept = load_state(folder.projected, account, "done", "rows", "count")
-        account.go_on(kept["done"] if kept else {})
-    if kept is None:
+            state = load_state(folder.projected, account, "done", "rows", "count")
+        account.go_on(state["done"] if state else {})
+    if state is None:
         none = {"rows": torch.zeros(rows.shape[0], projection.k, dtype=torch.float64), "count": 0}
-        make_room(folder.projected, _kept(none, account), account, "the projected rows")
+        make_room(folder.projected, _content(none, account), account, "the projected rows")
         # A first interrupt waits until what was drawn is saved.
         with interrupts.patient():
             noisy, count = projection.release(rows, account)
-            kept = {"rows": torch.from_numpy(noisy), "count": count}
-            durable.save(folder.projected, _kept(kept, account))
+            state = {"rows": torch.from_numpy(noisy), "count": count}
+            durable.save(folder.projected, _content(state, account))
         interrupts.stop_here()
     scale = projection.scale(account.plan)
-    return ProjectedRows(kept["rows"].numpy(), projection, settings.best.matrix, scale, kept["count"])
+    return ProjectedRows(state["rows"].numpy(), projection, settings.best.matrix, scale, state["count"])
 
 
-def _kept(drawn: dict[str, Any], account: Account) -> dict[str, Any]:
+def _content(drawn: dict[str, Any], account: Account) -> dict[str, Any]:
     return drawn | {"head": account.ledger.head, "done": account.done}
 
 

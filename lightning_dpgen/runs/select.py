@@ -89,7 +89,7 @@ def _select(
     for settings in candidates.settings:
         check_memory(settings, source)
         check_fit_memory(settings)
-    default, plain = _untrained(candidates)
+    default, plain = _make_untrained(candidates)
     score = _scoring(candidates, default)
     stream, study = private_stream(spec), study_of(spec.privacy, first.n)
     # Whatever is asked for, the budget and the space among it.
@@ -165,7 +165,7 @@ class _Trials:
     ) -> None:
         self._candidates, self._records, self._account = candidates, records, account
         self._folder, self._interrupts, self._score = folder, interrupts, score
-        self._kept = self._drawn() if account.remaining(STAGE) else self._load()
+        self._state = self._draw_trials() if account.remaining(STAGE) else self._load()
         # The run that the trials belong to.
         self._run = account.ledger.run
 
@@ -176,43 +176,43 @@ class _Trials:
             UsageError: if all trials failed.
         """
         content = None
-        for position in range(self._kept["done"], len(self._kept["drawn"])):
+        for position in range(self._state["done"], len(self._state["drawn"])):
             trial, score, error = self._try(position)
-            kept = self._kept | {"done": position + 1, "error": error or self._kept["error"]}
+            state = self._state | {"done": position + 1, "error": error or self._state["error"]}
             lost = position
-            if trial is not None and score > kept["score"]:
-                lost, content = kept["best"], trial
-                kept |= {"best": position, "score": score}
-            self._save(kept)
+            if trial is not None and score > state["score"]:
+                lost, content = state["best"], trial
+                state |= {"best": position, "score": score}
+            self._save(state)
             if lost is not None:
                 shutil.rmtree(self._trial(lost).root, ignore_errors=True)
             self._interrupts.stop_here()
-        kept = self._kept
-        if not kept["drawn"]:
+        state = self._state
+        if not state["drawn"]:
             return default, None
-        if kept["best"] is None:
+        if state["best"] is None:
             raise UsageError(
                 "all trials of the selection failed, and nothing can be released; one of them (private, stays here): "
-                f"{kept['error']}"
+                f"{state['error']}"
             )
-        winner = kept["drawn"][kept["best"]]
-        return content or self._learn(kept["best"]), winner
+        winner = state["drawn"][state["best"]]
+        return content or self._learn(state["best"]), winner
 
-    def _drawn(self) -> dict[str, Any]:
+    def _draw_trials(self) -> dict[str, Any]:
         planned = self._account.plan.stage(STAGE).access
         most = most_trials(planned.kind(NUMBER), planned.multipliers[NUMBER])
-        largest = self._content(self._begun([len(self._candidates.settings) - 1] * most))
+        largest = self._content(self._first_state([len(self._candidates.settings) - 1] * most))
         make_room(self._folder.selection, largest, self._account, "the secret number of trials")
         with self._interrupts.patient():
             with self._account.open(STAGE) as access:
                 number = number_of_trials(access, NUMBER)
                 # With replacement, each from all.
                 drawn = access.stream.integers(number, len(self._candidates.settings)).tolist()
-            self._save(self._begun(drawn))
+            self._save(self._first_state(drawn))
         self._interrupts.stop_here()
-        return self._kept
+        return self._state
 
-    def _begun(self, drawn: list[int]) -> dict[str, Any]:
+    def _first_state(self, drawn: list[int]) -> dict[str, Any]:
         return {"drawn": drawn, "begun": 0, "done": 0, "best": None, "score": _WORST, "error": ""}
 
     def _load(self) -> dict[str, Any]:
@@ -223,12 +223,12 @@ class _Trials:
             )
         return load_state(self._folder.selection, self._account, "kept")["kept"]
 
-    def _save(self, kept: dict[str, Any]) -> None:
-        durable.save(self._folder.selection, self._content(kept))
-        self._kept = kept
+    def _save(self, state: dict[str, Any]) -> None:
+        durable.save(self._folder.selection, self._content(state))
+        self._state = state
 
-    def _content(self, kept: dict[str, Any]) -> dict[str, Any]:
-        return {"head": self._account.ledger.head, "kept": kept}
+    def _content(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {"head": self._account.ledger.head, "kept": state}
 
     def _try(self, position: int) -> tuple[SyntheticContent | None, float, str]:
         """Return what a trial has learned, its score, and why it has none; one that fails is the worst."""
@@ -251,9 +251,9 @@ class _Trials:
             return None, _WORST, describe_error(error)
 
     def _learn(self, position: int) -> SyntheticContent:
-        settings, folder = self._candidates.settings[self._kept["drawn"][position]], self._trial(position)
+        settings, folder = self._candidates.settings[self._state["drawn"][position]], self._trial(position)
         stream, plan, about = self._account.stream, settings.plan(), {"selection": self._run, "trial": position}
-        if position < self._kept["begun"]:
+        if position < self._state["begun"]:
             # Charged as it was planned, a trial cannot make again what it has lost, nor begin again.
             if not folder.begun:
                 raise BudgetTooSmall(f"{folder.root}: is gone, and a trial is never made twice")
@@ -263,7 +263,7 @@ class _Trials:
             make_private(folder.root)
             run_folder.take(folder)
             account = run_folder.open_account(plan, folder, stream, about)
-            self._save(self._kept | {"begun": position + 1})
+            self._save(self._state | {"begun": position + 1})
         with closing(account.ledger):
             if account.ledger.about != about or account.ledger.promise != plan.as_json():
                 raise LedgerError(f"{folder.ledger}: is of another selection or another trial")
@@ -279,7 +279,7 @@ def _describe_reading(candidates: Candidates) -> dict[str, Any]:
     return reading | {"privacy": {name: value for name, value in reading["privacy"].items() if name != "epsilon"}}
 
 
-def _untrained(candidates: Candidates) -> tuple[SyntheticContent, Settings]:
+def _make_untrained(candidates: Candidates) -> tuple[SyntheticContent, Settings]:
     """Return a network that has seen nothing: released where no trial is drawn, and what a score is tried out on."""
     plain = {"model": VAESpec(), "clipping": DPNormSpec(), "split": SplitSpec()}
     spec = candidates.settings[0].spec

@@ -133,7 +133,7 @@ def check_findable(data: DataSpec, parts: Mapping[str, Part], access: Access) ->
         if needed > data.n:
             word = describe_find(data, parts[name])
             raise BudgetTooSmall(
-                f"{name}: no {word} can be found with data.n={data.n}: {_sought(word, name)} takes about {needed:,.0f} "
+                f"{name}: no {word} can be found with data.n={data.n}: {_target(word, name)} takes about {needed:,.0f} "
                 f"{_holders(data)} to stand out from the noise that data.discovery_share={data.share_of_discovery:g} buys; "
                 f"declare the {word}, or raise data.discovery_share or privacy.epsilon"
             )
@@ -145,7 +145,7 @@ def findable_warning(data: DataSpec, n: int, parts: Mapping[str, Part], access: 
     if not needed:
         return None
     words = {name: describe_find(data, parts[name]) for name in needed}
-    counts = listed(f"{_sought(words[name], name)} about {count:,.0f}" for name, count in needed.items())
+    counts = listed(f"{_target(words[name], name)} about {count:,.0f}" for name, count in needed.items())
     sorts = list(dict.fromkeys(words.values()))
     return (
         f"what is found privately takes many of {n:,} records: {counts} {_holders(data)}; "
@@ -161,7 +161,7 @@ def describe_find(data: DataSpec, part: Part) -> str:
     return "values" if data.kind is None else kind_named(data.kind).found
 
 
-def _sought(word: str, name: str) -> str:
+def _target(word: str, name: str) -> str:
     return {BOUNDS: f"a bound of {name}", "items": "an item", "values": f"a value of {name}"}[word]
 
 

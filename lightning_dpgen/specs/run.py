@@ -140,10 +140,10 @@ def load_settings_without_slow_defaults(
 
 def compose_run(words: Sequence[str], kind: type[RunSpec] = RunSpec) -> dict[str, Any]:
     """Return the settings of a run as files and words compose them: of `model=auto` where no word names a model."""
-    values = _composed(words, kind)
+    values = _compose(words, kind)
     data = variants(RunSpec, "data").get((values.get("data") or {}).get("source"))
     if kind is RunSpec and data is not None and data.chooses_model and not any(map(_names_a_model, words)):
-        return _composed([*words, "model=auto"], kind)
+        return _compose([*words, "model=auto"], kind)
     return values
 
 
@@ -188,12 +188,12 @@ def load_audit_settings(words: Sequence[str]) -> AuditSpec:
         UsageError: as `load_settings`, and for a setting that would be passed over.
     """
     spec = load_settings(words, AuditSpec)
-    typed = {name_of(word) for word in words}
-    if "run_dir" in typed:
+    named = {name_of(word) for word in words}
+    if "run_dir" in named:
         raise UsageError(f"run_dir={spec.run_dir}: an audit keeps nothing; leave it out")
     if spec.attacks_runs and spec.audit.spend:
         raise UsageError("audit.spend=true: a run of measurements is attacked at made-up records alone; leave it out")
-    for name in () if spec.audit.spend or spec.attacks_runs else sorted(typed & {"data.n", "data.n_share"}):
+    for name in () if spec.audit.spend or spec.attacks_runs else sorted(named & {"data.n", "data.n_share"}):
         if isinstance(spec.model, AutoSpec):
             raise UsageError(
                 f"{name}: an audit has to know the model before it knows the records: add model=measured for what "
@@ -206,7 +206,7 @@ def load_audit_settings(words: Sequence[str]) -> AuditSpec:
     return spec
 
 
-def _composed(words: Sequence[str], kind: type[RunSpec | ProjectSpec]) -> dict[str, Any]:
+def _compose(words: Sequence[str], kind: type[RunSpec | ProjectSpec]) -> dict[str, Any]:
     """Return the configuration of a command, unless its records are those of another one."""
     projects = kind is ProjectSpec
     refuse_interpolations(words)
@@ -248,12 +248,12 @@ def load_data_settings(words: Sequence[str]) -> DataSpec:
         name = word.partition("=")[0].lstrip("+~")
         if name != "data" and not name.startswith("data.") and "=" in word:
             raise UsageError(f"{word}: expected settings of the data alone, as in data=table data.path=FILE")
-    return parse(RunSpec, _composed(words, RunSpec)).data
+    return parse(RunSpec, _compose(words, RunSpec)).data
 
 
 def load_projection_settings(words: Sequence[str]) -> ProjectSpec:
     """Return the settings of a projection; see `load_settings`."""
-    spec = parse(ProjectSpec, _composed(words, ProjectSpec))
+    spec = parse(ProjectSpec, _compose(words, ProjectSpec))
     check_needed(spec.data, "data")
     if spec.privacy.delta is None:
         spec = spec.changed(privacy=spec.privacy.changed(delta=default_delta(spec.data.n)))

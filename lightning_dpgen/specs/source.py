@@ -99,11 +99,11 @@ class Source(ABC):
         by_values = reading.values if values else None
         if reading.persons is None:
             return Records(schema, reading.encoded, values=by_values), dict(reading.counted)
-        kept = bounded(reading.encoded, reading.persons, self.spec.most_rows)
-        left_out = len(reading.encoded) - len(kept)
+        rows = bounded(reading.encoded, reading.persons, self.spec.most_rows)
+        left_out = len(reading.encoded) - len(rows)
         counted = dict(reading.counted) | ({MORE_ROWS: left_out} if left_out else {})
-        by_values = None if by_values is None else by_values[kept]
-        return Records(schema, reading.encoded[kept], reading.persons[kept], by_values), counted
+        by_values = None if by_values is None else by_values[rows]
+        return Records(schema, reading.encoded[rows], reading.persons[rows], by_values), counted
 
     @property
     def in_blocks(self) -> bool:
