@@ -138,7 +138,7 @@ def attacked(pool: Pool, name: str, n: int, inside: np.ndarray, seed: int, point
         synthetic = made.take(np.arange(SYNTHETIC))
         return {NEAREST: nearness(people, synthetic), DENSITY: density_ratio(people, synthetic, reference)}
 
-    if asked.trained:
+    if asked.trains_network:
 
         def look(module: WGAN) -> dict[str, Tensor]:
             with torch.no_grad():

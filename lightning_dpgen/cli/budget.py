@@ -60,13 +60,13 @@ def _print_run(spec: RunSpec) -> int:
     plan = settings.plan()
     for text in (seed_warning(settings.spec.debug.private_seed), *plan_warnings(settings, plan)):
         warn(text)
-    if settings.chosen is not None:
-        print(settings.chosen)
+    if settings.choice_reason is not None:
+        print(settings.choice_reason)
     if settings.initial is not None:
         print(settings.initial.line)
     print(budget_table(plan, of_person=settings.spec.data.column_of_persons is not None))
     tables = decay_line(settings.clipping, plan), terms_table(settings, plan), answers_table(settings, plan)
-    crossings = getattr(None if settings.trained else settings.recipe, "crossings_line", None)
+    crossings = getattr(None if settings.trains_network else settings.recipe, "crossings_line", None)
     for line in (crossings, *tables, fit_memory_line(settings)):
         if line is not None:
             print(line)

@@ -286,8 +286,8 @@ def _objections(path: Path, schema: TableSchema, n: int, epsilon: float) -> Iter
     except (UsageError, BudgetTooSmall) as refusal:
         yield True, str(refusal)
         return
-    if settings.chosen is not None and "passed over" in settings.chosen:
-        yield False, settings.chosen
+    if settings.choice_reason is not None and "passed over" in settings.choice_reason:
+        yield False, settings.choice_reason
     for text in plan_warnings(settings, plan):
         if text is not None:
             yield False, text

@@ -39,7 +39,7 @@ def check_memory(settings: Settings, source: Source) -> None:
     """
     spec = settings.spec
     if not source.in_blocks:
-        if isinstance(spec.compute, RaySpec) and not settings.trained:
+        if isinstance(spec.compute, RaySpec) and not settings.trains_network:
             raise UsageError(
                 "compute=ray: trains networks, and makes passes over records in blocks, and these are read into memory; "
                 "leave it out, or put a table in files into blocks with data.memory_gib=0"
@@ -82,9 +82,9 @@ def read_in_blocks(
     Raises:
         UsageError, BadRecords, MissingData: in one line, which says how to go on; blocks that were encoded stay.
     """
-    executor = training_executor(settings.spec) if settings.trained else make_executor(settings.spec.compute)
+    executor = training_executor(settings.spec) if settings.trains_network else make_executor(settings.spec.compute)
     run_folder.take(folder)
-    blocks = source.blocks(settings.schema, folder.blocks, values=values, by_rows=settings.trained)
+    blocks = source.blocks(settings.schema, folder.blocks, values=values, by_rows=settings.trains_network)
     with ExitStack() as undo:
         undo.callback(blocks.close)
         with _reading(folder, blocks):

@@ -88,7 +88,7 @@ def trains_on_ray(spec: RunSpec, source: Source) -> bool:
     if not isinstance(spec.compute, RaySpec):
         return False
     run = check_run(spec, source)
-    return (run.any_find if isinstance(run, FirstPass) else run).trained
+    return (run.any_find if isinstance(run, FirstPass) else run).trains_network
 
 
 def check_run(spec: RunSpec, source: Source) -> Settings | FirstPass:
@@ -173,7 +173,7 @@ class _Run:
             warnings = [*plan_warnings(settings, plan)]
         for text in warnings:
             self.reporter.warn(text)
-        self.reporter.say(settings.chosen)
+        self.reporter.say(settings.choice_reason)
         self.reporter.say(None if settings.initial is None else settings.initial.line)
         self.reporter.say(budget_table(plan, of_person=self.spec.data.column_of_persons is not None))
         self.reporter.say(decay_line(settings.clipping, plan))
@@ -192,7 +192,7 @@ class _Run:
         if not self.source.in_blocks:
             return discover.open_first_pass(self.spec, self.source)
         if self.source.open_parts:
-            counts = look_in_blocks(self.spec, self.source, self.folder, trained=first.any_find.trained)
+            counts = look_in_blocks(self.spec, self.source, self.folder, trained=first.any_find.trains_network)
             self.exits.callback(counts.close)
             check_moved(self.source, counts.counted, counts.rows)
             return counts
@@ -281,7 +281,7 @@ class _Run:
 
     def _finish(self, settings: Settings, account: Account, records: Records | InBlocks | None = None) -> dict[str, Any]:
         run = Context(settings, account, self.folder, self.interrupts, self.reporter, self.ranks)
-        if records is None and (settings.trained or needs_records(run)):
+        if records is None and (settings.trains_network or needs_records(run)):
             records = self._read(settings)
         _LOG.debug("learning, by the stages %s", ", ".join(stage.name for stage in account.plan.stages))
         content = learn(run, records)

@@ -100,7 +100,7 @@ def _select(
 
     def read(reporter: Reporter, *, spent: bool) -> Records | InBlocks:
         # Networks draw lots from records, as they are encoded for these, and measurements pass over the same ones.
-        reading = next((settings for settings in candidates.settings if settings.trained), first)
+        reading = next((settings for settings in candidates.settings if settings.trains_network), first)
         records = read_records(reading, source, reporter, folder, interrupts, spent=spent)
         if isinstance(records, InBlocks):
             exits.callback(records.close)

@@ -43,7 +43,7 @@ def noise_warnings(settings: Settings, plan: Plan) -> Iterator[str]:
     """Yield warnings of clusters and measurements that hold more noise than records: of plan, n and schema alone."""
     if (warning := settings.split.warning(plan, settings.n)) is not None:
         yield as_settings(warning, "split", settings.spec.split)
-    if not settings.trained:
+    if not settings.trains_network:
         yield from settings.recipe.warnings(plan)
     yield from _kinds_warnings(settings.schema)
     if plan.private:

@@ -79,7 +79,7 @@ class Settings:
         unit: whose presence is protected, in words.
         parts: what of the description is found in the records, with noise, by name.
         centres: public records where the split starts, if it does.
-        chosen: why the model was chosen, where it was.
+        choice_reason: why the model was chosen, where it was.
         initial: the network that the training starts from, if it does not start from random weights.
     """
 
@@ -90,7 +90,7 @@ class Settings:
     unit: str
     parts: Mapping[str, Part] = field(default_factory=dict)
     centres: torch.Tensor | None = None
-    chosen: str | None = None
+    choice_reason: str | None = None
     initial: InitialNetwork | None = None
 
     @property
@@ -104,7 +104,7 @@ class Settings:
         return default_rows(self.n, self.schema.record_bytes) if self.spec.rows is None else self.spec.rows
 
     @property
-    def trained(self) -> bool:
+    def trains_network(self) -> bool:
         """True for a network; False where statistics are measured and nothing is trained."""
         return isinstance(self.spec.model, TrainedSpec)
 
@@ -150,7 +150,7 @@ class Settings:
     @property
     def _workloads(self) -> Sequence[Workload]:
         """The accesses that measure statistics: all of a recipe, or those of the label of a network."""
-        if not self.trained:
+        if not self.trains_network:
             return self.recipe.workloads
         share = self.spec.model.label_share
         return [label_workload(self.n, share, agreement=False)] if share else []
@@ -183,9 +183,9 @@ class Settings:
         model = spec.model.model_dump(exclude={"name", "options", "init", "init_public"})
         model |= getattr(spec.model, "options", None) or {}
         # The number of steps may be open, where it is solved for.
-        always = ("steps", "noise") if self.trained else ()
+        always = ("steps", "noise") if self.trains_network else ()
         model = {name: value for name, value in model.items() if value is not None or name in always}
-        chosen = {} if self.chosen is None else {"chosen": self.chosen}
+        chosen = {} if self.choice_reason is None else {"chosen": self.choice_reason}
         declared = {"data": spec.data.source, "n": self.n}
         unseen = _NOT_SHOWN if share_for_values(spec, self.parts) else _NOT_SHOWN | {"bins_share"}
         declared |= {name: value for name, value in spec.data.given().items() if name not in unseen}
@@ -198,7 +198,7 @@ class Settings:
         declared |= {"schema": self.schema.as_json(), "model": {"name": spec.model.title, **chosen, **model}}
         if self.initial is not None:
             declared[INIT] = self.initial.declaration
-        if self.trained:
+        if self.trains_network:
             declared |= {"split": dataclasses.asdict(self.split), "clipping": _describe(self.clipping)}
         return declared | {"seed": spec.seed, "rows": self.rows} | spec.given(LICENSE)
 
@@ -450,7 +450,7 @@ def _choose(spec: RunSpec, source: Source, schema: Schema, discovery: Mapping[st
                 raise _clips_nothing(spec.clipping.rule, choice.name)
             clipping = default_spec.clipping if open_rule else spec.clipping
             settings = complete_settings(spec.changed(model=default_spec.model, clipping=clipping), source, discovery)
-            return dataclasses.replace(settings, chosen=choice.why + passed_over)
+            return dataclasses.replace(settings, choice_reason=choice.why + passed_over)
         except UsageError as mistake:
             passed_over += f"; {choice.name} was passed over: {mistake}"
             mistakes.add(str(mistake))

@@ -106,7 +106,7 @@ def settings_of(certificate: Mapping[str, Any], epsilon: float | None = None) ->
     if trained:
         check_model(spec.model, schema, number, data.source)
         rule = make_rule(spec.clipping)
-    settings = Settings(spec, schema, SplitSettings(**split), rule, certificate["unit"], parts, chosen=chosen)
+    settings = Settings(spec, schema, SplitSettings(**split), rule, certificate["unit"], parts, choice_reason=chosen)
     _check_same(settings, declared)
     return settings
 

@@ -216,14 +216,14 @@ def _of_model(settings: Settings, specs: Sequence[StageSpec], model: Mapping[str
     if isinstance(spec, CustomSpec):
         # A subclass of a model of the package is released as that one.
         fits = ":" in kind or kind in {trained.kind for trained in TRAINED.values()}
-    elif settings.trained:
+    elif settings.trains_network:
         fits = kind == TRAINED[spec.name].kind
     else:
         of_copula = isinstance(settings.recipe, CopulaRecipe)
         fits = kind in kind_of(schema).measured and (kind == COPULA) == of_copula
     if not fits:
         yield f"declared.model: a model of {spec.title!r} is declared, and one of kind {kind!r} is released"
-    if settings.trained and model.get("k") != settings.split.k:
+    if settings.trains_network and model.get("k") != settings.split.k:
         yield f"declared.split.k={settings.split.k}: the released model has {str(model.get('k'))[:20]} components"
     # The stages of a selection are its trials.
     if (spec.label_share or 0.0) > 0.0 and model.get(LABELLED) is not True:
@@ -294,13 +294,13 @@ def _planned(settings: Settings, certificate: Mapping[str, Any]) -> Plan:
     """
     spec, parts, stated = settings.spec, settings.parts, certificate.get("reference")
     if stated is None:
-        if has_first_pass(spec, parts) and not settings.trained:
+        if has_first_pass(spec, parts) and not settings.trains_network:
             raise ValueError("what is measured is planned from what the first pass finds, and the event has no reference")
         return settings.plan()
     if not has_first_pass(spec, parts):
         raise ValueError("the event has a reference, and these settings plan no first pass")
     # A model that is chosen is not known before the first pass.
-    asked = spec if settings.chosen is None else spec.changed(model=AutoSpec())
+    asked = spec if settings.choice_reason is None else spec.changed(model=AutoSpec())
     promise = reference_plan(asked, first_stage(spec, parts))
     assert promise.reference is not None, "the plan of a first pass has one"
     # More steps are allowed for than are planned in the end, where they follow from defaults.
@@ -341,7 +341,7 @@ def unplanned_events(plan: Plan, certificate: Mapping[str, Any]) -> Iterator[str
 def _bounds(settings: Settings, certificate: Mapping[str, Any]) -> Iterator[str]:
     """Give counts of a table whose stated bound is not the one by which a record moves them: it follows from settings."""
     due = {}
-    if kind_of(settings.schema).tabular and not settings.trained:
+    if kind_of(settings.schema).tabular and not settings.trains_network:
         first = settings.recipe.workloads[0].stage
         due = {(first, name): counts.bound for name, counts in settings.recipe.statistics(first, {}).items()}
     for entry in certificate["noise"]["sums"]:

@@ -50,7 +50,9 @@ READERS = {
     "split.pt": ({"state": {}}, _split),
     "measured.pt": (
         {"made": {}},
-        lambda account, folder: measured_run._load_measured(_run(account, folder), SimpleNamespace(fits=lambda state: True)),
+        lambda account, folder: measured_run._load_measured(
+            _run(account, folder), SimpleNamespace(fits=lambda state: True)
+        ),
     ),
     "bought.pt": ({"n": 7, "parts": {}}, discover.load_discovery),
     "fidelity.pt": ({"figure": {"error": 0.1}}, context.fidelity),

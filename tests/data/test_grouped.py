@@ -246,9 +246,9 @@ def test_a_model_is_chosen_by_the_cells_that_pairs_will_have(tmp_path):
     }}))  # fmt: skip
     words = ["data=table", f"data.schema={tmp_path / 's.yaml'}", "data.n=50000", "privacy.epsilon=1"]
     settings = load_complete_settings(words)
-    assert settings.chosen.startswith("model=auto took measured") and settings.schema.layout.width < MOST_COMMON
+    assert settings.choice_reason.startswith("model=auto took measured") and settings.schema.layout.width < MOST_COMMON
     apart = load_complete_settings([*words, "data.bins_share=0"])
-    assert "measured was passed over" in apart.chosen and apart.schema.layout.width == 20_002
+    assert "measured was passed over" in apart.choice_reason and apart.schema.layout.width == 20_002
 
 
 @pytest.mark.parametrize(("kinds", "warned"), [(MOST_KINDS, False), (MOST_KINDS + 1, True)])

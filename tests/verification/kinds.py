@@ -122,7 +122,7 @@ def stated(settings, plan):
     """Return those fields of a certificate, and of the description of a model, that are held against a plan."""
     counted = () if settings.clipping is None else settings.clipping.noise_shares
     sums, others, bounds = [], [], {}
-    if settings.schema.kind == "table" and not settings.trained:
+    if settings.schema.kind == "table" and not settings.trains_network:
         bounds = {
             name: own.bound for name, own in settings.recipe.statistics(settings.recipe.workloads[0].stage, {}).items()
         }
@@ -160,8 +160,8 @@ def stated(settings, plan):
     if plan.reference is not None:
         certificate["reference"] = {"after": 1, "replaceable": plan.reference.replaceable}
     spec, schema = settings.spec.model, settings.schema
-    kind = TRAINED[spec.name].kind if settings.trained else kind_of(schema).measured[0]
-    kind = COPULA if schema.kind == "table" and not settings.trained and spec.components is None else kind
+    kind = TRAINED[spec.name].kind if settings.trains_network else kind_of(schema).measured[0]
+    kind = COPULA if schema.kind == "table" and not settings.trains_network and spec.components is None else kind
     model = {"model": kind, "schema": schema.as_json(), "k": settings.split.k}
     model |= {"labelled": True} if spec.label_share else {}
     return json.loads(json.dumps(certificate)), json.loads(json.dumps(model))
