@@ -136,7 +136,7 @@ class _Run:
         self.study = study_of(self.spec.privacy, self.spec.data.n)
         if self.folder.unfinished:
             return self._release_unfinished()
-        return self._release_after(run) if isinstance(run, FirstPass) else self._release_declared(run)
+        return self._release_by_first_pass(run) if isinstance(run, FirstPass) else self._release_declared(run)
 
     def _release_unfinished(self) -> dict[str, Any]:
         account = run_folder.reopen_account(self.folder, private_stream(self.spec), self.study)
@@ -155,7 +155,7 @@ class _Run:
             self.spec = keep_initial(self.spec, self.folder)
             return self._finish(settings, account, records)
 
-    def _release_after(self, first: FirstPass) -> dict[str, Any]:
+    def _release_by_first_pass(self, first: FirstPass) -> dict[str, Any]:
         for text in discover.warnings_for_any_find(self.spec, first.any_find):
             self.reporter.say(f"expected, whatever the first pass finds: {text}")
         self._check_before_reading(first.any_find, first.plan)
@@ -164,6 +164,8 @@ class _Run:
         with closing(account.ledger):
             self.spec = keep_initial(self.spec, self.folder)
             settings = self._discover(records, account)
+            # They may be as large as those that are read now.
+            del records
             return self._finish(settings, account, self._read(settings))
 
     def _plan(self, settings: Settings, promise: Plan | None = None) -> Plan:
