@@ -108,7 +108,7 @@ def _audit(spec: AuditSpec) -> int:
 def _run_table(attack: AttackedRun, attacked: MeasuredRun) -> str:
     """Return what the attack on whole runs has found, in words and a table."""
     rows = [("access", "stated mu", "attained", "shown", "at least", "verdict", "stated epsilon", "at least")]
-    # Noises of one access are told apart where one of them is refuted.
+    # The noises of an access have rows of their own where one of them is refuted.
     parts = [*attack.accesses, *(one for one in attack.noises if one.refuted), attack.whole]
     for one in parts:
         mus, (claimed, shown) = (one.claim, one.attained, one.shown.mu, one.shown.low), one.epsilons

@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
         return _print_projection(load_projection_settings(argv[1:]))
     if asks_for_selection(argv):
         return _print_selection(argv)
-    # A mistake is told before what a plan needs is imported.
+    # Mistakes are reported before the import of what a plan needs.
     spec = load_settings_without_slow_defaults(argv)
     check_privacy(spec)
     return _print_run(with_default_bins(spec))

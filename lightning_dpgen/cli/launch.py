@@ -181,7 +181,7 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
         UsageError: if a rank died, with the command that goes on.
     """
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
-    # The ranks are told of a name that is this run's.
+    # The name that the ranks get is this run's from here on.
     run_folder.take(folder)
     words = ["train", *replace_setting(argv, "run_dir", folder.root)]
     config = LaunchConfig(
@@ -204,7 +204,7 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
         return INTERRUPTED
     except ChildFailedError as failed:
         ranks = failed.failures
-        # Others leave because of the first, or are told to by the agent.
+        # Others leave because of the first, or because the agent stops them.
         after = (RANK_LOST, INTERRUPTED, -signal.SIGTERM)
         first = min((rank for rank, end in ranks.items() if end.exitcode not in after), default=min(ranks))
         # Rank 0 has explained the status that it leaves with.

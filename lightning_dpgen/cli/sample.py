@@ -123,7 +123,7 @@ def make_parser() -> Parser:
 
 def run(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
-    # A mistake is told before what draws records is imported.
+    # Mistakes are reported before the import of what draws records.
     if arguments.seed is not None and arguments.seed >= 2**63:
         raise UsageError(f"--seed {arguments.seed}: expected a number below 2^63")
     if arguments.n is not None and arguments.n > _MOST:

@@ -259,7 +259,7 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
 def _objections(path: Path, schema: TableSchema, n: int, epsilon: float) -> Iterator[tuple[bool, str]]:
     """Yield what would be said of a schema, and whether the run would be refused; no record is read.
 
-    It is checked by the very code of a run. What a setting cures is said, and the rest is checked as if it were given.
+    It is checked by the very code of a run. A cure by a setting is printed, and the rest is checked as if that were given.
 
     Args:
         path: its file, for messages.

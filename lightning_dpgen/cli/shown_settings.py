@@ -57,7 +57,7 @@ def show(
         argv: the words of the command, without `--cfg`.
         kind: one of `KINDS`.
         compose: makes a configuration from words.
-        read: makes the settings from words, so that a mistake in them is told.
+        read: makes the settings from words, so that a mistake in them is reported.
     """
     words = [word for word in argv if word not in FLAGS]
     several = len(words) < len(argv) or asks_for_selection(argv)

@@ -75,7 +75,7 @@ def _sign(folder: Path, key_file: Path, passphrase_file: str | None) -> int:
         raise UsageError(f"--key {error}") from None
     if stat.S_IMODE(key_file.stat().st_mode) & 0o077:
         print(f"dpgen: warning: {key_file}: others than its owner may use it; chmod 600 it", file=sys.stderr)
-    # A mistake is told before what recomputes epsilon is imported.
+    # Mistakes are reported before the import of what recomputes epsilon.
     read_certificate(folder)
     with leaving_at_once():
         from lightning_dpgen.verification.verify import verify

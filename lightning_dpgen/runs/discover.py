@@ -100,7 +100,7 @@ class FirstPass:
 
 
 def plan_first_pass(spec: RunSpec, source: Source) -> FirstPass:
-    """Plan the first pass; mistakes that no find would cure are told here, before anything is paid for.
+    """Plan the first pass; mistakes that no find would cure are refused here, before anything is paid for.
 
     Raises:
         UsageError: as `settings.complete_settings`.

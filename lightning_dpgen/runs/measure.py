@@ -53,7 +53,7 @@ def measured_mixture(run: Context, records: Records | InBlocks | None) -> tuple[
             component = label_components if isinstance(records, InBlocks) else label_components(records)
             _refuse_lost(run, recipe, state)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", MostlyNoise)  # it was said with the plan
+                warnings.simplefilter("ignore", MostlyNoise)  # the plan has warned of it
                 state = recipe.measured(records, component, account, state=state, **_saving(run))
         mixture = recipe.fitted(state)
     run.interrupts.stop_here()

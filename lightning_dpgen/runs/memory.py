@@ -1,4 +1,4 @@
-"""Memory that a machine does not have: known before a fit, or told from other errors, and what to do about it."""
+"""Memory that a machine does not have: known before a fit, or recognised among other errors, and what to do about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records that were changed or left out where they were read: told, and a reason to stop before anything is spent."""
+"""Records that were changed or left out where they were read: reported, and a reason to stop before anything is spent."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _PACKAGE = __name__.partition(".")[0]
 def short_in_notebooks(function: Callable[P, R]) -> Callable[P, R]:
     """Let IPython show an error of a function's arguments, files or budget as one line; elsewhere nothing changes.
 
-    Which errors these are follows from where they are raised: in this package, of a kind that callers are told of
+    Which errors these are follows from where they are raised: in this package, of a kind that callers may meet
     (ValueError, OSError and the package's own). An error of another library keeps all its frames, and so does a fault.
 
     Example:

@@ -198,7 +198,7 @@ class _Run:
             self.exits.callback(counts.close)
             check_moved(self.source, counts.counted, counts.rows)
             return counts
-        # The records are told of later, with the number that is bought.
+        # The reporter says how many records there are later, beside the number that is bought.
         records, moved = open_records(first.any_find, self.source, self.folder, self.interrupts)
         n = len(self._closed_at_exit(records))
         check_moved(self.source, moved, n)

@@ -1,6 +1,6 @@
 """The best of a secret number of trials, charged once, before the number is drawn.
 
-Settings to choose among are said as those of a sweep, ``model.lr=1e-3,3e-3``. Each trial draws one of the combinations,
+Settings to choose among are given as those of a sweep, ``model.lr=1e-3,3e-3``. Each trial draws one of the combinations,
 independently of all others, and is a run of its own with its own ledger; it keeps its folder as long as it is the best.
 Nothing but the winner leaves: no other trial, no number of trials, no log, no time.
 """
@@ -237,7 +237,7 @@ class _Trials:
         except Exception as error:
             # The machine is at fault, and not the trial: the selection stops, and can go on.
             if isinstance(error, OSError) and Path(error.filename or "").is_relative_to(self._folder.trials):
-                # Neither the place of a trial nor its size is told, which say how many there were and of what.
+                # The message names neither place nor size of a trial, which say how many there were and of what.
                 raise UsageError(
                     f"run_dir={self._folder.root}: {os.strerror(error.errno)}, so what a trial makes could not be kept; "
                     "nothing more was spent, and the same command goes on once there is room"

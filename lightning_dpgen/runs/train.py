@@ -187,7 +187,7 @@ def quiet_lightning() -> Iterator[None]:
 
 
 def run_worker(spec: RunSpec, source: Source, folder: RunFolder, ranks: Ranks) -> int:
-    """Do this rank's part, and return the exit status. What there is to say is said by rank 0.
+    """Do this rank's part, and return the exit status; rank 0 alone reports.
 
     Raises:
         UsageError: if this rank has other settings or records than rank 0.

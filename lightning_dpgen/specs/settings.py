@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 # For choosing sizes where epsilon is what follows from noise and steps.
 _ASSUMED_EPSILON = 4.0
 # Settings of the data that a run need not be asked for again: where something is, and when it stops before it begins. And
-# those that a certificate does not show: these, and what its schema says. Records are told by their fingerprint. A limit
-# that was raised until a run went on would tell what it had stopped for.
+# those that a certificate does not show: these, and what its schema says. A fingerprint identifies the records.
+# A limit that was raised until a run went on would tell what it had stopped for.
 _NOT_KEPT = {"path", "url", "query", "schema_", "items", "memory_gib", "max_moved"}
 _NOT_SHOWN = _NOT_KEPT | {"source", "n", "bins"}
 # The setting of the data that neither says what a record is nor changes what a first pass buys.

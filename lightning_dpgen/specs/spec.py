@@ -1,4 +1,4 @@
-"""A setting is declared once: its name, type, range, default and meaning; a mistake in it is told in one line."""
+"""A setting is declared once: its name, type, range, default and meaning; a mistake in it is reported in one line."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def names_of(spec: type[Spec]) -> dict[str, FieldInfo]:
 def _no_setting(name: str, spec: type[Spec], chosen: str, root: type[Spec]) -> str:
     """Return the line about a name that no setting has, with the nearest that one has.
 
-    A setting of another choice of its group is told with that choice; one of the same name in another group comes before
+    A setting of another choice of its group is named with that choice; one of the same name in another group comes before
     those that are only alike.
     """
     group, _, last = name.rpartition(".")
