@@ -43,7 +43,7 @@ from lightning_dpgen.metrics.membership import MembershipInference, density_rati
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins.wgan import WGAN
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.specs.settings import Settings, read_settings
+from lightning_dpgen.specs.settings import Settings, load_complete_settings
 
 SYNTHETIC, REFERENCE, POINTS = 10_000, 3_000, 5
 CRITIC, NEAREST, DENSITY = "critic", "nearest record", "densities"
@@ -112,7 +112,7 @@ class Pool:
             columns = tuple(column for column in known.columns if column.name != "education")
             schema.write_text(schema_text(known.changed(columns, header=True)), encoding="utf-8")
         data = ["data=table", f"data.path={table}", f"data.schema={schema}", f"data.n={n}"]
-        return read_settings([*data, *variant, f"seed={seed}"])
+        return load_complete_settings([*data, *variant, f"seed={seed}"])
 
     def records(self, schema: TableSchema, rows: slice) -> Records:
         return Records(schema, read_table(self.people[rows], schema).encoded)
@@ -138,7 +138,7 @@ def attacked(pool: Pool, name: str, n: int, inside: np.ndarray, seed: int, point
         synthetic = made.take(np.arange(SYNTHETIC))
         return {NEAREST: nearness(people, synthetic), DENSITY: density_ratio(people, synthetic, reference)}
 
-    if asked.trained:
+    if asked.trains_network:
 
         def look(module: WGAN) -> dict[str, Tensor]:
             with torch.no_grad():

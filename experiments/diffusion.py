@@ -53,7 +53,7 @@ from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon, g
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.release.drawing.model_files import weights_digest
 from lightning_dpgen.sampling.lots import Lot
-from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.settings import load_complete_settings
 
 DELTA, ROWS, CLASSES, LEVELS = 1e-5, 20_000, 10, 255
 # The deviation of pictures from -1 to 1, and the deviations of the noise that is added to them (Karras et al. 2022).
@@ -237,7 +237,7 @@ class Run:
     def __init__(self, trial: Trial, data: Data, path: Path) -> None:
         self.trial, self.data = trial, data
         n = len(data.real[0])
-        recipe = read_settings(measured_words(path, data, part_of(trial.warm_epsilon, trial.split))).recipe
+        recipe = load_complete_settings(measured_words(path, data, part_of(trial.warm_epsilon, trial.split))).recipe
         steps = training_stage(Fixed(1.0), n=n, sample_rate=trial.lot / n, steps=trial.steps)
         plan = make_plan([*recipe.specs(trial.split), steps], epsilon=trial.warm_epsilon, delta=DELTA)
         self.account = Account(plan, stream=PrivateStream(seed=trial.seed))

@@ -45,7 +45,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.sampling.lots import Lot, PoissonLots
-from lightning_dpgen.specs.settings import Settings, read_settings
+from lightning_dpgen.specs.settings import Settings, load_complete_settings
 
 K, Q, EPOCH, EPOCHS, DRAWS = 10, 0.0017, 589, 20, 5
 
@@ -67,7 +67,7 @@ class Way:
     def settings(self, epochs: int, *more: str) -> Settings:
         """Return settings of `dpgen train`; `more` are further ones."""
         steps = -(-epochs * EPOCH // self.merged)
-        return read_settings([
+        return load_complete_settings([
             "experiment=dpgm_mnist", f"model.rate={Q * self.merged}", f"model.steps={steps}", *more
         ])  # fmt: skip
 

@@ -17,7 +17,7 @@ from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.runs.train import quiet_lightning
-from lightning_dpgen.specs.settings import Settings, read_settings
+from lightning_dpgen.specs.settings import Settings, load_complete_settings
 from lightning_dpgen.specs.source import source_of
 
 _QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -58,7 +58,7 @@ def watch(
         falling: the ratio of the last to the first learning rate of a critic, which falls by one factor each outer loop, as
             a bound does (dp-GAN, Algorithm 1); None leaves it as it is.
     """
-    asked = read_settings(settings)
+    asked = load_complete_settings(settings)
     records, _ = source_of(asked.spec.data).records(asked.schema)
     return watch_module(asked, records, points, lambda module: look(module.mixture()), falling)
 

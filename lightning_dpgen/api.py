@@ -37,7 +37,7 @@ from lightning_dpgen.runs.reporter import LogReporter
 from lightning_dpgen.runs.run import train
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.data import TableSpec
-from lightning_dpgen.specs.run import read_run
+from lightning_dpgen.specs.run import load_settings
 from lightning_dpgen.specs.usage_error import UsageError
 
 
@@ -225,7 +225,7 @@ def fit(
     try:
         words = ["data=table", *_checked(overrides)]
         own = place | {"data.schema": "given", "data.person": person}
-        spec = read_run(words, given=numbers_given | own | {"data.outside": outside})
+        spec = load_settings(words, given=numbers_given | own | {"data.outside": outside})
         if spec.trainer.devices != 1 or spec.trainer.num_nodes != 1:
             raise ValueError(
                 f"overrides: trainer.devices={spec.trainer.devices}, trainer.num_nodes={spec.trainer.num_nodes}: fit runs "
@@ -235,7 +235,7 @@ def fit(
         source = TableFile(spec.data, frame if place == _IN_MEMORY else None, described)
         folder = run_folder.choose(run_dir)
         shown_on = sys.stderr if progress else None
-        with pace.shown(shown_on, bar=True), Interrupts().caught() as interrupts:
+        with pace.show_progress(shown_on, bar=True), Interrupts().caught() as interrupts:
             train(spec, source, folder, interrupts, LogReporter(progress))
     except UsageError as mistake:
         raise ValueError(_in_arguments(mistake)) from None

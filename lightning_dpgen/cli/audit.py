@@ -15,7 +15,7 @@ from lightning_dpgen.cli.arguments import VERBOSE_HELP, loading
 from lightning_dpgen.common.folders import make_private
 from lightning_dpgen.common.plain_text import align_columns
 from lightning_dpgen.privacy.accounting.epsilon_range import round_down, round_up
-from lightning_dpgen.specs.run import AuditOptions, AuditSpec, read_audit
+from lightning_dpgen.specs.run import AuditOptions, AuditSpec, load_audit_settings
 from lightning_dpgen.specs.usage_error import FAULT, OK, UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def run(argv: Sequence[str]) -> int:
         print(f"{HELP}\n\nOptions:\n{VERBOSE_HELP}\n")
         print(LIMITS)
         return OK
-    status = _audit(read_audit(argv))
+    status = _audit(load_audit_settings(argv))
     print(LIMITS)
     return status
 
@@ -72,11 +72,11 @@ def _audit(spec: AuditSpec) -> int:
     with loading():
         from lightning_dpgen.audit.whole_run import attack_run
         from lightning_dpgen.runs.attacked import MeasuredRun
-        from lightning_dpgen.specs.settings import fill
+        from lightning_dpgen.specs.settings import complete_settings
         from lightning_dpgen.specs.source import source_of
     source = source_of(spec.data)
     _check(spec)
-    settings = None if spec.attacks_runs else fill(spec.changed(split=spec.split.changed(k=1)), source)
+    settings = None if spec.attacks_runs else complete_settings(spec.changed(split=spec.split.changed(k=1)), source)
     attacked = None
     if settings is None or settings.clipping is None:
         attacked = MeasuredRun(spec if settings is None else settings.spec, source, min(spec.audit.canaries, _TRIED))
@@ -95,7 +95,7 @@ def _audit(spec: AuditSpec) -> int:
     refuted = [one.what for one in findings if one.refuted]
     if attacked is not None:
         attack = attack_run(attacked, attacked.plan, attacked.neighbours(), spec.audit.draws, 1.0 - error)
-        print(f"{_of_run(attack, attacked)}\n")
+        print(f"{_run_table(attack, attacked)}\n")
         refuted += [one.what for one in attack.refuted]
     together = f"all bounds together at confidence {spec.audit.confidence:g}; {time.monotonic() - begin:.0f} s"
     if refuted:
@@ -105,10 +105,10 @@ def _audit(spec: AuditSpec) -> int:
     return FAULT if refuted else OK
 
 
-def _of_run(attack: AttackedRun, attacked: MeasuredRun) -> str:
+def _run_table(attack: AttackedRun, attacked: MeasuredRun) -> str:
     """Return what the attack on whole runs has found, in words and a table."""
     rows = [("access", "stated mu", "attained", "shown", "at least", "verdict", "stated epsilon", "at least")]
-    # Noises of one access are told apart where one of them is refuted.
+    # The noises of an access have rows of their own where one of them is refuted.
     parts = [*attack.accesses, *(one for one in attack.noises if one.refuted), attack.whole]
     for one in parts:
         mus, (claimed, shown) = (one.claim, one.attained, one.shown.mu, one.shown.low), one.epsilons
@@ -122,8 +122,8 @@ def _of_run(attack: AttackedRun, attacked: MeasuredRun) -> str:
         "",
         align_columns(rows),
     ]
-    if attacked.held:
-        lines.append(f"stage {', '.join(sorted(attacked.held))}: after the fit of one run, which is post-processing")
+    if attacked.after_fit:
+        lines.append(f"stage {', '.join(sorted(attacked.after_fit))}: after the fit of one run, which is post-processing")
     if choices := [one.what for one in attack.accesses if one.of_choices is not None]:
         lines.append(f"stage {', '.join(choices)}: choices, attacked by themselves; the whole run by all other noise")
     if attack.whole.shown.mu < 0.5 * attack.whole.attained:

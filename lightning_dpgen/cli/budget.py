@@ -10,7 +10,13 @@ from lightning_dpgen.common.plain_text import align_columns
 from lightning_dpgen.privacy.accounting.epsilon_range import caution
 from lightning_dpgen.specs.compose import asks_for_selection
 from lightning_dpgen.specs.groups import ProjectSpec
-from lightning_dpgen.specs.run import RunSpec, check_privacy, read_projection, read_words, with_default_bins
+from lightning_dpgen.specs.run import (
+    RunSpec,
+    check_privacy,
+    load_projection_settings,
+    load_settings_without_slow_defaults,
+    with_default_bins,
+)
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
@@ -33,69 +39,69 @@ def run(argv: Sequence[str]) -> int:
         print(f"{HELP}\n\nOptions:\n{VERBOSE_HELP}")
         return 0
     if argv[:1] == ["project"]:
-        return _tell_projection(read_projection(argv[1:]))
+        return _print_projection(load_projection_settings(argv[1:]))
     if asks_for_selection(argv):
-        return _tell_selection(argv)
-    # A mistake is told before what a plan needs is imported.
-    spec = read_words(argv)
+        return _print_selection(argv)
+    # Mistakes are reported before the import of what a plan needs.
+    spec = load_settings_without_slow_defaults(argv)
     check_privacy(spec)
-    return _tell_run(with_default_bins(spec))
+    return _print_run(with_default_bins(spec))
 
 
-def _tell_run(spec: RunSpec) -> int:
+def _print_run(spec: RunSpec) -> int:
     """Print the budget of a training."""
     with loading():
         from lightning_dpgen.runs.memory import fit_memory_line
         from lightning_dpgen.runs.reporter import warn
         from lightning_dpgen.runs.table import answers_table, budget_table, decay_line, terms_table
         from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
-        from lightning_dpgen.specs.settings import settle_declared
-    settings = settle_declared(spec)
+        from lightning_dpgen.specs.settings import complete_declared_settings
+    settings = complete_declared_settings(spec)
     plan = settings.plan()
     for text in (seed_warning(settings.spec.debug.private_seed), *plan_warnings(settings, plan)):
         warn(text)
-    if settings.chosen is not None:
-        print(settings.chosen)
+    if settings.choice_reason is not None:
+        print(settings.choice_reason)
     if settings.initial is not None:
         print(settings.initial.line)
     print(budget_table(plan, of_person=settings.spec.data.column_of_persons is not None))
     tables = decay_line(settings.clipping, plan), terms_table(settings, plan), answers_table(settings, plan)
-    crossings = getattr(None if settings.trained else settings.recipe, "crossings_line", None)
+    crossings = getattr(None if settings.trains_network else settings.recipe, "crossings_line", None)
     for line in (crossings, *tables, fit_memory_line(settings)):
         if line is not None:
             print(line)
     if settings.parts and settings.spec.data.asked_sets:
         print("the number of cells follows from what a first pass finds, and may differ")
-    _tell_study(settings.spec, plan, settings.n)
+    _print_study(settings.spec, plan, settings.n)
     return 0
 
 
-def _tell_selection(argv: Sequence[str]) -> int:
+def _print_selection(argv: Sequence[str]) -> int:
     """Print the budget of a selection."""
     with loading():
         from lightning_dpgen.runs.candidates import read_candidates
         from lightning_dpgen.runs.reporter import TerminalReporter
     candidates = read_candidates(argv, TerminalReporter())
     print(candidates.table())
-    _tell_study(candidates.settings[0].spec, candidates.plan, candidates.settings[0].n)
+    _print_study(candidates.settings[0].spec, candidates.plan, candidates.settings[0].n)
     return 0
 
 
-def _tell_projection(asked: ProjectSpec) -> int:
+def _print_projection(spec: ProjectSpec) -> int:
     """Print the budget of a projection, and its options."""
     with loading():
         from lightning_dpgen.runs.reporter import warn
-        from lightning_dpgen.specs.projection_settings import fill_projection
-    if (d := asked.data.d) is None:
+        from lightning_dpgen.specs.projection_settings import complete_projection
+    if (d := spec.data.d) is None:
         raise UsageError("data.d=null: the budget is computed without reading the rows; declare how many columns they have")
-    projection = fill_projection(asked, d)
-    warn(caution(asked.privacy.epsilon) if projection.private else None)
+    projection = complete_projection(spec, d)
+    warn(caution(spec.privacy.epsilon) if projection.private else None)
     print(_projection_table(projection))
-    _tell_study(asked, projection.plan(), asked.data.n)
+    _print_study(spec, projection.plan(), spec.data.n)
     return 0
 
 
-def _tell_study(spec: RunSpec | ProjectSpec, plan: Plan, n: int | None) -> None:
+def _print_study(spec: RunSpec | ProjectSpec, plan: Plan, n: int | None) -> None:
     from lightning_dpgen.runs.reporter import warn
     from lightning_dpgen.runs.studies import check_study, first_total, spent_so_far, study_delta_warning, study_of
 
@@ -105,9 +111,9 @@ def _tell_study(spec: RunSpec | ProjectSpec, plan: Plan, n: int | None) -> None:
         print(check_study(study, plan))
     elif spec.privacy.study is not None:
         print(f"study {spec.privacy.study}: not begun; its first run begins it")
-        if (told := first_total(spec.privacy, plan, n)) is not None:
-            warn(told[0])
-            print(told[1])
+        if (texts := first_total(spec.privacy, plan, n)) is not None:
+            warn(texts[0])
+            print(texts[1])
 
 
 def _projection_table(settings: ProjectionSettings) -> str:
@@ -127,7 +133,7 @@ def _projection_table(settings: ProjectionSettings) -> str:
             f"where the true distance is {settings.typical:.4g}:",
             align_columns(rows),
             "",
-            _advice(settings.chosen, raw, PAIRS),
+            _advice(settings.best, raw, PAIRS),
         ]
     )
 
@@ -137,15 +143,15 @@ def _cells(option: Option) -> tuple[str, ...]:
     return (str(option.k), option.matrix, option.noise, f"{option.scale:.3g}", *errors)
 
 
-def _advice(chosen: Option, raw: Option | None, pairs: int) -> str:
-    best = f"best: project.k={chosen.k} project.matrix={chosen.matrix} project.noise={chosen.noise}"
+def _advice(best: Option, raw: Option | None, pairs: int) -> str:
+    text = f"best: project.k={best.k} project.matrix={best.matrix} project.noise={best.noise}"
     if raw is None:
-        return best
-    if chosen.matrix == "identity":
-        return f"{best}: noise on the rows as they are. A projection pays only where fewer columns are wanted in themselves"
-    if chosen.error_of_mean > 1.0:
-        best += f" (at this budget not even the mean of {pairs:,} distances survives: more epsilon, or a smaller radius)"
-    elif chosen.error > 1.0:
-        best += " (no single distance survives at this budget, only averages over many pairs)"
-    gain = 1.0 - chosen.error_of_mean / raw.error_of_mean
-    return f"{best}: {gain:.0%} less error of means than {raw.noise} noise on the rows as they are"
+        return text
+    if best.matrix == "identity":
+        return f"{text}: noise on the rows as they are. A projection pays only where fewer columns are wanted in themselves"
+    if best.error_of_mean > 1.0:
+        text += f" (at this budget not even the mean of {pairs:,} distances survives: more epsilon, or a smaller radius)"
+    elif best.error > 1.0:
+        text += " (no single distance survives at this budget, only averages over many pairs)"
+    gain = 1.0 - best.error_of_mean / raw.error_of_mean
+    return f"{text}: {gain:.0%} less error of means than {raw.noise} noise on the rows as they are"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lightning_dpgen.cli.arguments import Parser
 from lightning_dpgen.specs.data import TableSpec
-from lightning_dpgen.specs.run import read_data
+from lightning_dpgen.specs.run import load_data_settings
 from lightning_dpgen.specs.source import source_of
 from lightning_dpgen.specs.usage_error import MISTAKE, OK, UsageError
 
@@ -37,7 +37,7 @@ def run(argv: Sequence[str]) -> int:
     given = [word for word in arguments.settings if not word.startswith(("data.path=", "data.schema=", "data.url="))]
     if len(given) < len(arguments.settings) or any("=" not in word for word in given):
         raise UsageError("expected one file and its schema, and settings of the data after them: dpgen check FILE SCHEMA")
-    spec = read_data(["data=table", *given])
+    spec = load_data_settings(["data=table", *given])
     assert isinstance(spec, TableSpec), "data=table is one"
     place = "url" if "://" in arguments.file else "path"
     source = source_of(spec.changed(**{place: arguments.file, "schema_": arguments.schema}))

@@ -34,7 +34,7 @@ def make_parser() -> Parser:
 
 def run(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
-    # A mistake is told before what recomputes epsilon is imported.
+    # Mistakes are reported before the import of what recomputes epsilon.
     place = None
     if arguments.output is not None:
         place = _place(arguments.output, _ENTRY if arguments.registry else _PAGE)

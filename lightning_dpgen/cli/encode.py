@@ -41,7 +41,7 @@ def make_parser() -> Parser:
 
 def run(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_intermixed_args(argv)
-    # A mistake is told before what encodes records is imported.
+    # Mistakes are reported before the import of what encodes records.
     output = private_place(arguments.output, arguments.release, "codes")
     description = read_description(arguments.release)
     try:

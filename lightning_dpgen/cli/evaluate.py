@@ -84,7 +84,7 @@ def make_parser() -> Parser:
 
 def run(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_intermixed_args(argv)
-    # A mistake is told before what compares records is imported.
+    # Mistakes are reported before the import of what compares records.
     arguments.data, arguments.held_out = _without_held_out(arguments.data, arguments.held_out)
     if arguments.rows is not None and not 1 <= arguments.rows <= _MOST_ROWS:
         raise UsageError(f"--rows {arguments.rows}: expected 1 to {_MOST_ROWS:,}, of which 50,000 at most are compared")

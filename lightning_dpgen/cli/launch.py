@@ -33,7 +33,7 @@ from lightning_dpgen.runs import run_folder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.memory import ADVICE, LATE_ADVICE, is_out_of_memory
 from lightning_dpgen.runs.run_folder import RunFolder
-from lightning_dpgen.specs.compose import replaced
+from lightning_dpgen.specs.compose import replace_setting
 from lightning_dpgen.specs.groups import TrainerSpec
 from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError, describe_os_error
 
@@ -50,7 +50,7 @@ _TO_STOP = 300
 
 def how_to_go_on(command: str, argv: Sequence[str], folder: RunFolder) -> str:
     """Return the line that says how to go on with the run of that folder."""
-    words = replaced(argv, "run_dir", folder.root)
+    words = replace_setting(argv, "run_dir", folder.root)
     return f"To go on from where it stopped: {shlex.join(['dpgen', command, *words])}"
 
 
@@ -72,9 +72,9 @@ def print_release(
     private = certificate["private"]
     lost = next((text.names for text in warned if isinstance(text, LostColumns)), [])
     if private and lost:
-        told = "1 column is" if len(lost) == 1 else f"{len(lost):,} columns are"
+        columns = "1 column is" if len(lost) == 1 else f"{len(lost):,} columns are"
         print(
-            f"\ndone, but {told} NOTHING BUT NOISE: {listed(lost)}. Epsilon {certificate['epsilon']:g} at delta "
+            f"\ndone, but {columns} NOTHING BUT NOISE: {listed(lost)}. Epsilon {certificate['epsilon']:g} at delta "
             f"{certificate['delta']:g}, {unit}, is spent"
         )
     elif private:
@@ -181,9 +181,9 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
         UsageError: if a rank died, with the command that goes on.
     """
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
-    # The ranks are told of a name that is this run's.
+    # The name that the ranks get is this run's from here on.
     run_folder.take(folder)
-    words = ["train", *replaced(argv, "run_dir", folder.root)]
+    words = ["train", *replace_setting(argv, "run_dir", folder.root)]
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -204,9 +204,9 @@ def launch(argv: Sequence[str], folder: RunFolder, devices: int) -> int:
         return INTERRUPTED
     except ChildFailedError as failed:
         ranks = failed.failures
-        # Others leave because of the first, or are told to by the agent.
+        # Others leave because of the first, or because the agent stops them.
         after = (RANK_LOST, INTERRUPTED, -signal.SIGTERM)
-        first = min((rank for rank, own in ranks.items() if own.exitcode not in after), default=min(ranks))
+        first = min((rank for rank, end in ranks.items() if end.exitcode not in after), default=min(ranks))
         # Rank 0 has explained the status that it leaves with.
         if first == 0 and ranks[0].exitcode > 0:
             return ranks[0].exitcode

@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return OK
         # One of several devices speaks for all.
         shown_on = None if argv[0] in _ASKING or launched_as() else sys.stderr
-        with pace.shown(shown_on), pace.stage(f"dpgen {argv[0]}"), verbose_logging(asked):
+        with pace.show_progress(shown_on), pace.stage(f"dpgen {argv[0]}"), verbose_logging(asked):
             with loading():
                 command = import_module(f"lightning_dpgen.cli.{argv[0]}")
             return command.run(argv[1:])

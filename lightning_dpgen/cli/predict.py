@@ -47,7 +47,7 @@ def make_parser() -> Parser:
 
 def run(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_intermixed_args(argv)
-    # A mistake is told before what classifies records is imported.
+    # Mistakes are reported before the import of what classifies records.
     output = private_place(arguments.output, arguments.release, "predictions for records", (CSV, PARQUET))
     description = read_description(arguments.release)
     schema = schema_in(arguments.release, description)

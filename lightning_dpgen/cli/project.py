@@ -11,7 +11,7 @@ from lightning_dpgen.cli.arguments import VERBOSE_HELP, loading
 from lightning_dpgen.privacy.software import launched_as
 from lightning_dpgen.specs.compose import compose_settings
 from lightning_dpgen.specs.groups import ProjectSpec
-from lightning_dpgen.specs.run import read_projection
+from lightning_dpgen.specs.run import load_projection_settings
 from lightning_dpgen.specs.usage_error import UsageError
 
 HELP = """usage: dpgen project [NAME=VALUE ...]
@@ -39,8 +39,8 @@ def run(argv: Sequence[str]) -> int:
         return 0
     argv, kind = shown_settings.split_cfg_flag(argv)
     if kind is not None:
-        return shown_settings.show(argv, kind, partial(compose_settings, name="project"), read_projection)
-    return _project(argv, read_projection(argv))
+        return shown_settings.show(argv, kind, partial(compose_settings, name="project"), load_projection_settings)
+    return _project(argv, load_projection_settings(argv))
 
 
 def _project(argv: Sequence[str], spec: ProjectSpec) -> int:

@@ -31,7 +31,7 @@ def make_parser() -> Parser:
     return parser
 
 
-def _verified(folder: Path) -> Verdict:
+def _verify(folder: Path) -> Verdict:
     # It takes seconds to import, which mistakes that are found before do not wait for.
     from lightning_dpgen.verification.verify import verify
 
@@ -41,7 +41,7 @@ def _verified(folder: Path) -> Verdict:
 def run(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
     try:
-        address = push(arguments.release, arguments.repo, _verified, kind=arguments.kind, private=arguments.private)
+        address = push(arguments.release, arguments.repo, _verify, kind=arguments.kind, private=arguments.private)
     except NotPushed as error:
         raise UsageError(str(error)) from None
     print(f"published{' as private' if arguments.private else ''}: {address}")

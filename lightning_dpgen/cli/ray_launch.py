@@ -28,9 +28,9 @@ from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import TerminalReporter
 from lightning_dpgen.runs.run import train
 from lightning_dpgen.runs.run_folder import RunFolder
-from lightning_dpgen.specs.compose import replaced
+from lightning_dpgen.specs.compose import replace_setting
 from lightning_dpgen.specs.groups import RaySpec, TrainerSpec
-from lightning_dpgen.specs.run import RunSpec, read_run
+from lightning_dpgen.specs.run import RunSpec, load_settings
 from lightning_dpgen.specs.spec import as_settings
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, OK, RANK_LOST, UsageError, describe_os_error
 
@@ -49,11 +49,7 @@ _ASKED_EVERY = 1.0
 
 
 def check_trainer(trainer: TrainerSpec, compute: RaySpec) -> None:
-    """Refuse settings of the Trainer that no Ray cluster has; nothing is connected yet.
-
-    Raises:
-        UsageError: naming the setting.
-    """
+    """Refuse settings of the Trainer that no Ray cluster has; nothing is connected yet."""
     if is_launched():
         raise UsageError("compute=ray: starts the training workers itself; start it without torchrun or srun")
     if trainer.num_nodes > 1:
@@ -80,11 +76,11 @@ def launch(argv: Sequence[str], folder: RunFolder, spec: RunSpec) -> dict[str, A
     """
     assert isinstance(spec.compute, RaySpec)
     os.environ |= _QUIET
-    with _connected(spec.compute) as ray:
+    with _connect(spec.compute) as ray:
         use_gpu = _takes_gpus(ray.cluster_resources(), spec.trainer, spec.compute)
         desk = _make_desk(ray)
         run_folder.take(folder)
-        words = replaced(argv, "run_dir", folder.root)
+        words = replace_setting(argv, "run_dir", folder.root)
         work = functools.partial(take_part, desk, words, folder.root, os.getcwd())
         with tempfile.TemporaryDirectory(prefix="dpgen-ray-") as storage:
             fit = _Fit(_make_trainer(work, spec.trainer, use_gpu, storage))
@@ -98,7 +94,7 @@ def launch(argv: Sequence[str], folder: RunFolder, spec: RunSpec) -> dict[str, A
 
 
 @contextmanager
-def _connected(compute: RaySpec) -> Iterator[Any]:
+def _connect(compute: RaySpec) -> Iterator[Any]:
     """Yield Ray, connected to the cluster; a connection that is made here ends here, and ends what runs for it."""
     before = "ray" in sys.modules and sys.modules["ray"].is_initialized()
     try:
@@ -115,11 +111,7 @@ def _connected(compute: RaySpec) -> Iterator[Any]:
 
 
 def _takes_gpus(resources: Mapping[str, float], trainer: TrainerSpec, compute: RaySpec) -> bool:
-    """Return whether each worker takes a GPU.
-
-    Raises:
-        UsageError: for more workers than the cluster has GPUs or cores for.
-    """
+    """Return whether each worker takes a GPU."""
     place = f"the cluster at compute.address={compute.address} has"
     gpus = int(resources.get("GPU", 0))
     wants = trainer.accelerator in ("gpu", "cuda") or (trainer.accelerator == "auto" and gpus > 0)
@@ -325,7 +317,7 @@ def take_part(desk: Any, argv: Sequence[str], root: Path, work_dir: str) -> None
 
 def _do_part(desk: Any, argv: Sequence[str], root: Path, work_dir: str) -> End:
     os.chdir(work_dir)
-    spec = read_run(argv)
+    spec = load_settings(argv)
     source, folder, ranks = check_source(spec.data), RunFolder(root), Ranks.join()
     if not ranks.leads:
         from lightning_dpgen.runs.train import run_worker
@@ -333,7 +325,7 @@ def _do_part(desk: Any, argv: Sequence[str], root: Path, work_dir: str) -> End:
         return End(run_worker(spec, source, folder, ranks))
 
     def work(interrupts: Interrupts) -> dict[str, Any]:
-        with _listening(desk, interrupts), pace.shown(sys.stderr):
+        with _listening(desk, interrupts), pace.show_progress(sys.stderr):
             return train(spec, source, folder, interrupts, TerminalReporter(), ranks, on_ray=True)
 
     return End(OK, run_guarded("train", argv, folder, work))
@@ -349,10 +341,10 @@ def _end(work: Callable[[], End]) -> End:
         else:
             status = FAULT
             error.add_note(f"In a Ray worker:\n{traceback.format_exc()}")
-        return End(status, error=_pickled(error))
+        return End(status, error=_pickle_error(error))
 
 
-def _pickled(error: BaseException) -> bytes:
+def _pickle_error(error: BaseException) -> bytes:
     """Return an error that can be read where its class, or what it holds, is not known."""
     try:
         data = pickle.dumps(error)

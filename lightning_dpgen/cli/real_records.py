@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning_dpgen.data.public_sets import NAMES
 from lightning_dpgen.specs.data import DataSpec
-from lightning_dpgen.specs.run import read_data
+from lightning_dpgen.specs.run import load_data_settings
 from lightning_dpgen.specs.source import Source, source_of
 from lightning_dpgen.specs.spec import parse
 from lightning_dpgen.specs.usage_error import UsageError
@@ -32,7 +32,7 @@ def real_source(
         name = declared.get("data") if isinstance(declared, dict) else None
         public = isinstance(name, str) and name in NAMES
         raise UsageError(f"data: must be given, as in data={name if public else f'{of} data.path=FILE'}")
-    spec = read_data(words)
+    spec = load_data_settings(words)
     if spec.kind not in (None, of):
         raise UsageError(
             f"data={spec.source}: the release is of kind {of}, and these are of kind {spec.kind}: expected the data "

@@ -123,7 +123,7 @@ def make_parser() -> Parser:
 
 def run(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
-    # A mistake is told before what draws records is imported.
+    # Mistakes are reported before the import of what draws records.
     if arguments.seed is not None and arguments.seed >= 2**63:
         raise UsageError(f"--seed {arguments.seed}: expected a number below 2^63")
     if arguments.n is not None and arguments.n > _MOST:
@@ -147,11 +147,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _place_of_given(arguments: Namespace) -> Place | None:
-    """Return where completed rows may be written, which is no release; None for the terminal.
-
-    Raises:
-        UsageError: if they may not, or for arguments that say which records to draw.
-    """
+    """Return where completed rows may be written, which is no release; None for the terminal."""
     of_draws = {"-n": arguments.n, "--where": arguments.where, "--balance": arguments.balance, "--table": arguments.table}
     of_draws |= {"--form": arguments.form, "--format": arguments.format}
     if said := [name for name, value in of_draws.items() if value not in (None, [])]:
@@ -162,11 +158,7 @@ def _place_of_given(arguments: Namespace) -> Place | None:
 
 
 def _check_folder(arguments: Namespace, place: Place | None) -> None:
-    """Refuse arguments about a folder of rows without one.
-
-    Raises:
-        UsageError: naming the argument.
-    """
+    """Refuse arguments about a folder of rows without one."""
     folder = place is not None and place.folder
     if arguments.format is not None and not folder:
         raise UsageError(f"--format {arguments.format}: applies to the files of a folder: expected -o FOLDER/")
@@ -177,11 +169,7 @@ def _check_folder(arguments: Namespace, place: Place | None) -> None:
 
 
 def _check(arguments: Namespace, place: Place | None, schema: Schema, components: Any) -> None:
-    """Refuse what makes no sense of these records.
-
-    Raises:
-        UsageError: naming the argument.
-    """
+    """Refuse what makes no sense of these records."""
     if arguments.component is not None and type(components) is int:
         try:
             check_component(arguments.component, components)
@@ -308,8 +296,8 @@ def _write_folder(place: Place, draw: DrawSpec, arguments: Namespace) -> str:
         raise
     except LostProcess as error:
         raise UsageError(f"-o {place}: {error}; {_GOES_ON}") from None
-    kept = f"; {there:,} of the files were there" if there else ""
-    return f", up to {rows:,} in a file{kept}"
+    resumed = f"; {there:,} of the files were there" if there else ""
+    return f", up to {rows:,} in a file{resumed}"
 
 
 def _ending(place: Place | None, asked: str | None) -> str:

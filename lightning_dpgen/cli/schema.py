@@ -31,7 +31,7 @@ from lightning_dpgen.data.tables.schema_file import read_leniently, read_yaml
 from lightning_dpgen.privacy.accounting.epsilon_range import check_epsilon, gaussian_mu
 from lightning_dpgen.release.files import IN_RELEASE, lies_in_release
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs.compose import written
+from lightning_dpgen.specs.compose import write_word
 from lightning_dpgen.specs.data import TableSpec
 from lightning_dpgen.specs.defaults import FEWEST_FOR_BINS, default_bins
 from lightning_dpgen.specs.privacy import default_delta
@@ -55,12 +55,8 @@ _BINS = 20
 _IMPORTERS = {"sdv": read_sdv, "dpsynth": read_domain}
 
 
-def _asked(arguments: Namespace) -> DatabaseQuery | None:
-    """Return the query that is to be described; None where there is a file.
-
-    Raises:
-        UsageError: if one of URL and query is given without the other, or the URL has a password.
-    """
+def _read_query(arguments: Namespace) -> DatabaseQuery | None:
+    """Return the query that is to be described; None where there is a file."""
     of_url = "://" in arguments.file
     if of_url != (arguments.query is not None) or (arguments.rows_independent and not of_url):
         raise UsageError(
@@ -125,7 +121,7 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if arguments.file is None:
         raise UsageError("expected a file of records, or a schema (.yaml): dpgen schema FILE")
-    asked = _asked(arguments)
+    asked = _read_query(arguments)
     path = place_of(asked.system if asked else arguments.file)
     if asked is None and (not path.exists() or (arguments.origin and not path.is_file())):
         raise UsageError(f"{path}: expected a file{suggest_file(path)}")
@@ -186,8 +182,9 @@ def run(argv: Sequence[str]) -> int:
         where = [f"data.url={asked.url}", f"data.query={asked.query}"]
         where += ["data.rows_independent=true"] * asked.rows_independent
     else:
-        where = ["data.path=FILE" if arguments.origin else written("data.path", path)]
-    train_command = shlex.join(["dpgen", "train", "data=table", *where, written("data.schema", output), "data.n=NUMBER"])
+        where = ["data.path=FILE" if arguments.origin else write_word("data.path", path)]
+    words = ["data=table", *where, write_word("data.schema", output), "data.n=NUMBER"]
+    train_command = shlex.join(["dpgen", "train", *words])
     print("next, once they are filled in:")
     checked = shlex.join(["dpgen", "schema", str(output), "--n", "NUMBER", "--epsilon", "EPSILON"])
     print(f"  {checked}   # checks the schema, and reads no record")
@@ -262,7 +259,7 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
 def _objections(path: Path, schema: TableSchema, n: int, epsilon: float) -> Iterator[tuple[bool, str]]:
     """Yield what would be said of a schema, and whether the run would be refused; no record is read.
 
-    It is checked by the very code of a run. What a setting cures is said, and the rest is checked as if it were given.
+    It is checked by the very code of a run. A cure by a setting is printed, and the rest is checked as if that were given.
 
     Args:
         path: its file, for messages.
@@ -271,9 +268,9 @@ def _objections(path: Path, schema: TableSchema, n: int, epsilon: float) -> Iter
         from lightning_dpgen.kinds.tables import TableFile
         from lightning_dpgen.privacy.errors import BudgetTooSmall
         from lightning_dpgen.runs.warnings import plan_warnings
-        from lightning_dpgen.specs.run import read_run
-        from lightning_dpgen.specs.settings import fill
-    words = ["data=table", written("data.schema", path), f"data.n={n}", f"privacy.epsilon={epsilon!r}"]
+        from lightning_dpgen.specs.run import load_settings
+        from lightning_dpgen.specs.settings import complete_settings
+    words = ["data=table", write_word("data.schema", path), f"data.n={n}", f"privacy.epsilon={epsilon!r}"]
     if schema.open:
         names = ", ".join(column.name for column in schema.open)
         yield (
@@ -282,15 +279,15 @@ def _objections(path: Path, schema: TableSchema, n: int, epsilon: float) -> Iter
         )
         words.append(_SHARE)
     try:
-        spec = read_run(words)
+        spec = load_settings(words)
         assert isinstance(spec.data, TableSpec), "data=table is one"
-        settings = fill(spec, TableFile(spec.data, schema=schema))
+        settings = complete_settings(spec, TableFile(spec.data, schema=schema))
         plan = settings.plan()
     except (UsageError, BudgetTooSmall) as refusal:
         yield True, str(refusal)
         return
-    if settings.chosen is not None and "passed over" in settings.chosen:
-        yield False, settings.chosen
+    if settings.choice_reason is not None and "passed over" in settings.choice_reason:
+        yield False, settings.choice_reason
     for text in plan_warnings(settings, plan):
         if text is not None:
             yield False, text

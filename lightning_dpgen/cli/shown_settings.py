@@ -9,10 +9,10 @@ import yaml
 
 from lightning_dpgen.cli.arguments import loading
 from lightning_dpgen.common.nearest_word import suggest
-from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, expanded, name_of
+from lightning_dpgen.specs.compose import FLAGS, asks_for_selection, expand_grid, name_of
 from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.run import RunSpec
-from lightning_dpgen.specs.spec import Spec, typed
+from lightning_dpgen.specs.spec import Spec, as_word
 from lightning_dpgen.specs.usage_error import OK, UsageError
 
 FLAG = "--cfg"
@@ -57,18 +57,15 @@ def show(
         argv: the words of the command, without `--cfg`.
         kind: one of `KINDS`.
         compose: makes a configuration from words.
-        read: makes the settings from words, so that a mistake in them is told.
-
-    Raises:
-        UsageError: as a run of it would.
+        read: makes the settings from words, so that a mistake in them is reported.
     """
     words = [word for word in argv if word not in FLAGS]
     several = len(words) < len(argv) or asks_for_selection(argv)
-    jobs, varied = expanded(words) if several else ([words], [])
+    jobs, varied = expand_grid(words) if several else ([words], [])
     texts = []
     for number, job in enumerate(jobs):
         spec = read(job)
-        values = compose(job) if kind == KINDS[0] else _resolved(spec)
+        values = compose(job) if kind == KINDS[0] else _resolve(spec)
         differs = " ".join(word for word in job if name_of(word) in varied)
         texts.append((f"# job {number}: {differs}\n" if several else "") + _text(values))
     print("---\n".join(texts), end="")
@@ -82,36 +79,33 @@ def _text(values: dict) -> str:
 def _plain(value: object) -> object:
     """Return a value of plain types; a whole number that was not typed as one, such as 2024_11, may be a name."""
     if isinstance(value, dict):
-        return {str(name): _plain(own) for name, own in value.items() if own != {}}
+        return {str(name): _plain(one) for name, one in value.items() if one != {}}
     if isinstance(value, list | tuple):
         return [_plain(own) for own in value]
     if isinstance(value, bool) or value is None:
         return value
-    if isinstance(value, int) and typed(value).lstrip("+") != str(int(value)):
-        return typed(value)
+    if isinstance(value, int) and as_word(value).lstrip("+") != str(int(value)):
+        return as_word(value)
     kind = next((kind for kind in (int, float, str) if isinstance(value, kind)), None)
     return str(value) if kind is None else kind(value)
 
 
-def _resolved(spec: RunSpec | ProjectSpec) -> dict[str, Any]:
+def _resolve(spec: RunSpec | ProjectSpec) -> dict[str, Any]:
     """Return the settings by name, with defaults filled in.
 
     Where something is bought before the rest is planned (the number of records, open columns), and where the width of a
     projection's rows is not declared, the rest is still open, and stays null.
-
-    Raises:
-        UsageError: as a run of it would.
     """
     with loading():
-        from lightning_dpgen.specs.projection_settings import fill_projection
-        from lightning_dpgen.specs.settings import fill
+        from lightning_dpgen.specs.projection_settings import complete_projection
+        from lightning_dpgen.specs.settings import complete_settings
         from lightning_dpgen.specs.source import source_of
     if isinstance(spec, ProjectSpec):
         if (d := spec.data.d) is not None:
-            spec = fill_projection(spec, d).spec
+            spec = complete_projection(spec, d).spec
     else:
         source = source_of(spec.data)
         source.check()
         if spec.data.n is not None and not source.open_parts and spec.privacy.selection is None:
-            spec = fill(spec, source).spec
+            spec = complete_settings(spec, source).spec
     return spec.model_dump(by_alias=True)

@@ -67,7 +67,7 @@ def _make(path: Path, passphrase_file: str | None) -> int:
 
 def _sign(folder: Path, key_file: Path, passphrase_file: str | None) -> int:
     def ask() -> bytes | None:
-        return _asked(f"passphrase of {key_file}: ") if passphrase_file is None else _in_file(passphrase_file)
+        return _ask(f"passphrase of {key_file}: ") if passphrase_file is None else _in_file(passphrase_file)
 
     try:
         key = read_private(key_file, ask)
@@ -75,7 +75,7 @@ def _sign(folder: Path, key_file: Path, passphrase_file: str | None) -> int:
         raise UsageError(f"--key {error}") from None
     if stat.S_IMODE(key_file.stat().st_mode) & 0o077:
         print(f"dpgen: warning: {key_file}: others than its owner may use it; chmod 600 it", file=sys.stderr)
-    # A mistake is told before what recomputes epsilon is imported.
+    # Mistakes are reported before the import of what recomputes epsilon.
     read_certificate(folder)
     with leaving_at_once():
         from lightning_dpgen.verification.verify import verify
@@ -92,13 +92,13 @@ def _sign(folder: Path, key_file: Path, passphrase_file: str | None) -> int:
 
 
 def _new_passphrase() -> bytes | None:
-    first = _asked("passphrase of the new key (empty for none): ")
-    if first and first != _asked("once more: "):
+    first = _ask("passphrase of the new key (empty for none): ")
+    if first and first != _ask("once more: "):
         raise UsageError("--new-key: the two passphrases differ; nothing was written")
     return first or None
 
 
-def _asked(prompt: str) -> bytes | None:
+def _ask(prompt: str) -> bytes | None:
     """Return what is typed at a terminal, unseen; None where there is none."""
     return getpass.getpass(prompt).encode() if sys.stdin is not None and sys.stdin.isatty() else None
 

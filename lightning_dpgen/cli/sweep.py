@@ -37,19 +37,19 @@ from lightning_dpgen.privacy.accounting.events import compose_events, decode
 from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.runs import run_folder
 from lightning_dpgen.runs.paths import remove_blocks
-from lightning_dpgen.runs.run import settle
+from lightning_dpgen.runs.run import check_run
 from lightning_dpgen.runs.run_folder import JOBS, RunFolder
 from lightning_dpgen.specs.compose import (
     FLAGS,
     conf_dir,
-    expanded,
+    expand_grid,
     is_for_hydra,
     name_of,
     refuse_interpolations,
-    replaced,
-    written,
+    replace_setting,
+    write_word,
 )
-from lightning_dpgen.specs.run import read_run
+from lightning_dpgen.specs.run import load_settings
 from lightning_dpgen.specs.source import source_of
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, OK, UsageError
 
@@ -64,31 +64,31 @@ def sweep(argv: Sequence[str]) -> int:
         UsageError: for a grid that makes no sense, or a combination that `dpgen train` would refuse.
     """
     words = [word for word in argv if word not in FLAGS]
-    own, hydras = [w for w in words if not is_for_hydra(w)], [w for w in words if is_for_hydra(w)]
-    _refuse(own, hydras)
-    jobs, varied = expanded(own)
+    ours, hydras = [w for w in words if not is_for_hydra(w)], [w for w in words if is_for_hydra(w)]
+    _refuse(ours, hydras)
+    jobs, varied = expand_grid(ours)
     if "run_dir" in varied:
         raise UsageError("run_dir: expected one folder, in which each run gets a folder")
     run_dir = None
     for number, job in enumerate(jobs):
         try:
-            spec = read_run(job)
+            spec = load_settings(job)
             run_dir = spec.run_dir
             launch.to_launch(spec.trainer)
-            settle(spec, source_of(spec.data))
+            check_run(spec, source_of(spec.data))
         except UsageError as mistake:
-            raise UsageError(f"job {number} ({_short(job, varied)}): {mistake}", mistake.status) from None
+            raise UsageError(f"job {number} ({_differing_words(job, varied)}): {mistake}", mistake.status) from None
     jobs = [[word for word in job if name_of(word) != "run_dir"] for job in jobs]
-    with _explained(hydras), initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with _explaining(hydras), initialize_config_dir(str(conf_dir()), version_base="1.3"):
         compose("sweep", overrides=["root=.", *hydras], return_hydra_config=True)
     root = _root(run_dir, jobs)
     print(f"sweep of {len(jobs)} runs in {root}: each is a release of its own, and what they cost adds up", flush=True)
     try:
         _launch(root, len(jobs), hydras)
     except KeyboardInterrupt:
-        again = shlex.join(["dpgen", "train", "-m", *replaced(words, "run_dir", root)])
+        again = shlex.join(["dpgen", "train", "-m", *replace_setting(words, "run_dir", root)])
         raise UsageError(f"interrupted; what is done stays. To go on with the rest: {again}", INTERRUPTED) from None
-    return _tell(root, jobs, varied)
+    return _print_summary(root, jobs, varied)
 
 
 def job(configuration: DictConfig) -> None:
@@ -105,7 +105,7 @@ def job(configuration: DictConfig) -> None:
     print(f"\njob {number} of 0 to {len(jobs) - 1}: {shlex.join(jobs[number])}", flush=True)
     begin = time.monotonic()
     try:
-        status = main(["train", *replaced(jobs[number], "run_dir", folder.root)])
+        status = main(["train", *replace_setting(jobs[number], "run_dir", folder.root)])
     except Exception:
         # A fault of ours: the others need not suffer from it.
         sys.excepthook(*sys.exc_info())
@@ -116,8 +116,8 @@ def job(configuration: DictConfig) -> None:
     durable.write(root / "private" / f"job{number}.json", json.dumps(ended).encode())
 
 
-def _refuse(own: Sequence[str], hydras: Sequence[str]) -> None:
-    refuse_interpolations([*own, *hydras])
+def _refuse(ours: Sequence[str], hydras: Sequence[str]) -> None:
+    refuse_interpolations([*ours, *hydras])
     for word in hydras:
         if not name_of(word).startswith(("hydra/launcher", "hydra.launcher")):
             raise UsageError(
@@ -129,21 +129,17 @@ def _refuse(own: Sequence[str], hydras: Sequence[str]) -> None:
         raise UsageError("-m: start a sweep as one process, without torchrun or srun; each job starts its devices itself")
 
 
-def _short(words: Sequence[str], varied: Sequence[str]) -> str:
+def _differing_words(words: Sequence[str], varied: Sequence[str]) -> str:
     return " ".join(word for word in words if name_of(word) in varied) or "the only one"
 
 
 def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
-    """Return the folder of the sweep, with its jobs written down; an earlier one of the same jobs goes on.
-
-    Raises:
-        UsageError: if it is something else's, or cannot be written.
-    """
+    """Return the folder of the sweep, with its jobs written down; an earlier one of the same jobs goes on."""
     folder = run_folder.choose_sweep(run_dir)
     root = folder.root
-    kept = root / "private" / JOBS
-    if kept.exists():
-        if json.loads(kept.read_text(encoding="utf-8")) != [list(words) for words in jobs]:
+    jobs_file = root / "private" / JOBS
+    if jobs_file.exists():
+        if json.loads(jobs_file.read_text(encoding="utf-8")) != [list(words) for words in jobs]:
             raise UsageError(
                 f"run_dir={root}: holds a sweep over other settings: give the same settings to go on, or choose another "
                 "run_dir"
@@ -159,9 +155,9 @@ def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
 
 def _launch(root: Path, count: int, hydras: Sequence[str]) -> None:
     numbers = f"job={','.join(map(str, range(count)))}"
-    places = [written("root", root), written("hydra.sweep.dir", root / "private")]
+    places = [write_word("root", root), write_word("hydra.sweep.dir", root / "private")]
     # Hydra's application reads the words of its command line, and ends the process where it does not like them.
-    with _explained(hydras), _called_with(["dpgen", "--multirun", *places, numbers, *hydras]):
+    with _explaining(hydras), _called_with(["dpgen", "--multirun", *places, numbers, *hydras]):
         try:
             hydra.main(config_path=str(conf_dir()), config_name="sweep", version_base="1.3")(job)()
         finally:
@@ -170,7 +166,7 @@ def _launch(root: Path, count: int, hydras: Sequence[str]) -> None:
 
 
 @contextmanager
-def _explained(hydras: Sequence[str]) -> Iterator[None]:
+def _explaining(hydras: Sequence[str]) -> Iterator[None]:
     """Turn what Hydra does not like of the words for it into a UsageError."""
     try:
         yield
@@ -198,13 +194,13 @@ def _called_with(words: list[str]) -> Iterator[None]:
             os.environ["HYDRA_FULL_ERROR"] = full
 
 
-def _tell(root: Path, jobs: Sequence[Sequence[str]], varied: Sequence[str]) -> int:
+def _print_summary(root: Path, jobs: Sequence[Sequence[str]], varied: Sequence[str]) -> int:
     """Print and keep the table of what has become of each job; gives the status of the sweep."""
     rows, certificates, statuses = [["job", *varied, "epsilon", "delta", "seconds", "ended"]], [], []
     for number, words in enumerate(jobs):
         given = {name_of(word): word.partition("=")[2] for word in words}
-        told = root / "private" / f"job{number}.json"
-        ended = json.loads(told.read_text(encoding="utf-8")) if told.exists() else {"status": FAULT, "seconds": math.nan}
+        state = root / "private" / f"job{number}.json"
+        ended = json.loads(state.read_text(encoding="utf-8")) if state.exists() else {"status": FAULT, "seconds": math.nan}
         path, epsilon, delta, how = root / str(number) / "release" / CERTIFICATE, "-", "-", f"status {ended['status']}"
         if path.exists():
             certificate = json.loads(path.read_text(encoding="utf-8"))

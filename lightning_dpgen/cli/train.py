@@ -16,22 +16,22 @@ from lightning_dpgen.runs.paths import check_no_sweep, check_run_dir
 from lightning_dpgen.specs.compose import (
     FLAGS,
     asks_for_selection,
-    expanded,
+    expand_grid,
     is_for_hydra,
     name_of,
     refuse_interpolations,
-    replaced,
+    replace_setting,
 )
 from lightning_dpgen.specs.data import DataSpec
 from lightning_dpgen.specs.groups import RaySpec
-from lightning_dpgen.specs.reference import listed
+from lightning_dpgen.specs.reference import help_of_settings
 from lightning_dpgen.specs.run import (
     NoNumber,
     RunSpec,
     check_privacy,
-    read_run,
-    read_words,
-    run_settings,
+    compose_run,
+    load_settings,
+    load_settings_without_slow_defaults,
     with_default_bins,
 )
 from lightning_dpgen.specs.usage_error import OK, RANK_LOST, UsageError
@@ -67,12 +67,12 @@ Settings (docs/reference/settings.md says what each is, its range and its defaul
 
 def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
-        print(f"{HELP}\n{shown_settings.HELP}\n{VERBOSE_HELP}\n{_SETTINGS}\n{listed(RunSpec)}")
+        print(f"{HELP}\n{shown_settings.HELP}\n{VERBOSE_HELP}\n{_SETTINGS}\n{help_of_settings(RunSpec)}")
         return 0
     argv, kind = shown_settings.split_cfg_flag(argv)
     if kind is not None:
-        return shown_settings.show(argv, kind, run_settings, read_run)
-    # A mistake in a setting is told before what a run needs is imported.
+        return shown_settings.show(argv, kind, compose_run, load_settings)
+    # Mistakes in settings are reported before the imports of a run.
     with leaving_at_once():
         swept = any(word in FLAGS for word in argv)
         if swept or asks_for_selection(argv):
@@ -80,10 +80,10 @@ def run(argv: Sequence[str]) -> int:
             return _sweep(argv) if swept else _select(argv)
         with pace.stage("reading the settings"):
             try:
-                spec = read_words(argv)
+                spec = load_settings_without_slow_defaults(argv)
                 check_privacy(spec)
             except NoNumber as mistake:
-                # A file that is not there, or a wrong schema, is told first.
+                # A missing file and a wrong schema are reported before a missing number of records.
                 _checked_source(mistake.data)
                 raise
             spec = with_default_bins(spec)
@@ -105,18 +105,15 @@ def _check_words(argv: Sequence[str]) -> None:
     """Refuse a value of a grid that no run may have: a combination for each value is looked at, which is quick.
 
     All combinations are checked where they are run.
-
-    Raises:
-        UsageError: as `read_run`, naming the job.
     """
-    jobs, varied = expanded([word for word in argv if word not in FLAGS and not is_for_hydra(word)])
+    jobs, varied = expand_grid([word for word in argv if word not in FLAGS and not is_for_hydra(word)])
     checked: set[str] = set()
     for number, job in enumerate(jobs):
         if checked.issuperset(job) and checked:
             continue
         checked.update(job)
         try:
-            read_words(job)
+            load_settings_without_slow_defaults(job)
         except UsageError as mistake:
             differs = " ".join(word for word in job if name_of(word) in varied)
             raise UsageError(f"job {number} ({differs}): {mistake}" if differs else str(mistake), mistake.status) from None
@@ -126,24 +123,31 @@ def _train(argv: Sequence[str], spec: RunSpec, source: Source) -> int:
     """Make one run, on one device or several; gives the exit status."""
     with loading():
         from lightning_dpgen.cli import launch
-        from lightning_dpgen.cli.launch import run_guarded
         from lightning_dpgen.runs import run_folder
-        from lightning_dpgen.runs.reporter import TerminalReporter
-        from lightning_dpgen.runs.run import settle, train, trains_on_ray
+        from lightning_dpgen.runs.run import check_run, trains_on_ray
     folder = run_folder.choose(spec.run_dir)
-    # Whatever is wrong with the settings is said before processes are started.
-    if isinstance(spec.compute, RaySpec) and trains_on_ray(_begun(spec, folder), source):
+    # Settings are checked before processes are started.
+    if isinstance(spec.compute, RaySpec) and trains_on_ray(_with_initial_of_unfinished_run(spec, folder), source):
         # It imports what starts workers, which other runs do not wait for.
         from lightning_dpgen.cli import ray_launch
 
         ray_launch.check_trainer(spec.trainer, spec.compute)
-        with pace.hidden():
-            return _tell(ray_launch.launch(argv, folder, spec), folder)
+        with pace.hide_progress():
+            return _print_release(ray_launch.launch(argv, folder, spec), folder)
     if launch.to_launch(spec.trainer):
-        settle(_begun(spec, folder), source)
+        check_run(_with_initial_of_unfinished_run(spec, folder), source)
         # The first of them shows how far all are.
-        with pace.hidden():
+        with pace.hide_progress():
             return launch.launch(argv, folder, spec.trainer.devices)
+    return _train_here(argv, spec, source, folder)
+
+
+def _train_here(argv: Sequence[str], spec: RunSpec, source: Source, folder: RunFolder) -> int:
+    """Make one run in this process, or its part of one that several processes make."""
+    from lightning_dpgen.cli import launch
+    from lightning_dpgen.runs.reporter import TerminalReporter
+    from lightning_dpgen.runs.run import train
+
     reporter = TerminalReporter()
     with launch.join_ranks(spec.trainer) as ranks:
         if not ranks.leads:
@@ -152,24 +156,24 @@ def _train(argv: Sequence[str], spec: RunSpec, source: Source) -> int:
 
             return run_worker(spec, source, folder, ranks)
         try:
-            certificate = run_guarded(
+            certificate = launch.run_guarded(
                 "train", argv, folder, lambda asked: train(spec, source, folder, asked, reporter, ranks)
             )
         except UsageError as mistake:
             if mistake.status == RANK_LOST and launch.is_watched():
                 return RANK_LOST
             raise
-    return _tell(certificate, folder, reporter.warned)
+    return _print_release(certificate, folder, reporter.warned)
 
 
-def _begun(spec: RunSpec, folder: RunFolder) -> RunSpec:
+def _with_initial_of_unfinished_run(spec: RunSpec, folder: RunFolder) -> RunSpec:
     """Return the settings with the network that an unfinished run has started from."""
     from lightning_dpgen.runs.initial import with_kept_initial
 
     return with_kept_initial(spec, folder) if folder.unfinished else spec
 
 
-def _tell(certificate: dict[str, Any], folder: RunFolder, warned: Sequence[str] = ()) -> int:
+def _print_release(certificate: dict[str, Any], folder: RunFolder, warned: Sequence[str] = ()) -> int:
     """Print what there is now, what was warned of, and return the exit status."""
     from lightning_dpgen.cli.launch import print_release
     from lightning_dpgen.measure.labels import LABELS
@@ -190,11 +194,7 @@ def _tell(certificate: dict[str, Any], folder: RunFolder, warned: Sequence[str] 
 
 
 def _select(argv: Sequence[str]) -> int:
-    """Make a secret number of trials, and release the best; gives the exit status.
-
-    Raises:
-        UsageError, BadRecords, BudgetTooSmall, LedgerError, MissingData: in one line each.
-    """
+    """Make a secret number of trials, and release the best; gives the exit status."""
     with loading():
         from lightning_dpgen.cli.launch import is_launched, run_guarded
         from lightning_dpgen.runs import run_folder
@@ -209,14 +209,15 @@ def _select(argv: Sequence[str]) -> int:
             "torchrun or srun"
         )
     # Candidates do not differ in it.
-    run_dir = read_run(expanded(argv)[0][0]).run_dir
+    run_dir = load_settings(expand_grid(argv)[0][0]).run_dir
     if run_dir is not None:
         forget_what_is_left(RunFolder(place_of(run_dir)))
     folder = run_folder.choose(run_dir)
     reporter = TerminalReporter()
-    # The network that the trials start from is that which the first of them started from, wherever the release is now.
-    kept = (folder.initial / MODEL).is_file() and any(name_of(word) == "model.init" for word in argv)
-    candidates = read_candidates(replaced(argv, "model.init", folder.initial) if kept else argv, reporter)
+    # A selection that goes on starts from the network that it has kept, wherever the release is now.
+    starts_from_saved_network = any(name_of(word) == "model.init" for word in argv) and (folder.initial / MODEL).is_file()
+    trial_argv = replace_setting(argv, "model.init", folder.initial) if starts_from_saved_network else argv
+    candidates = read_candidates(trial_argv, reporter)
     words = [word for word in argv if name_of(word) != "run_dir"]
     certificate = run_guarded("train", argv, folder, lambda asked: select(candidates, words, folder, asked, reporter))
     print(f"\ndone: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}")

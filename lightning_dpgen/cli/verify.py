@@ -33,7 +33,7 @@ def make_parser() -> Parser:
 
 def run(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
-    # A mistake is told before what recomputes epsilon is imported.
+    # Mistakes are reported before the import of what recomputes epsilon.
     try:
         if arguments.signer is not None:
             read_public(place_of(arguments.signer))

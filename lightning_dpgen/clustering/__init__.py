@@ -1,4 +1,7 @@
-"""Fourier features and the private kernel k-means split."""
+"""Fourier features and the private kernel k-means split.
+
+Read first: kmeans.py, block_sums.py, features.py.
+"""
 
 import lazy_loader
 

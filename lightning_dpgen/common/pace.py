@@ -1,8 +1,8 @@
 """The pace of long work: a stage says its name, how far it is, and about how much time is left.
 
-Work tells of itself wherever it is done (`stage`), and a program decides once where that is seen (`shown`): on a terminal
-as a bar of tqdm, and elsewhere as plain lines. Where no program has decided, nothing is seen. A thread looks at the stages,
-so that one which takes long between two steps is not silent, and a step costs an addition.
+Work tells of itself wherever it is done (`stage`), and a program decides once where that is seen (`show_progress`): on a
+terminal as a bar of tqdm, and elsewhere as plain lines. Where no program has decided, nothing is seen. A thread looks at
+the stages, so that one which takes long between two steps is not silent, and a step costs an addition.
 
 How far a stage is and how long it takes may tell of private records: it is for the curator's eyes, as `dpgen -v` is, and no
 release holds any of it.
@@ -115,16 +115,16 @@ class Display:
         # A command that ends within a second does not wait for it.
         from tqdm import tqdm
 
-        form, total, done = "{desc} " if self.bar else "  {desc}: ", stage.total, stage.done
+        bar, total, done = "{desc} " if self.bar else "  {desc}: ", stage.total, stage.done
         if total:
-            form += "{percentage:3.0f}% |{bar}| " if self.bar else "{percentage:.0f}% "
+            bar += "{percentage:3.0f}% |{bar}| " if self.bar else "{percentage:.0f}% "
         rest = ""
         if total and stage._before < done < total:
             seconds = took * (total - done) / (done - stage._before)
             rest = f", about {tqdm.format_interval(seconds)} left"
         width = min(shutil.get_terminal_size().columns - 1, 120) if self.bar else None
-        shown = {"prefix": stage.name, "postfix": stage.note, "bar_format": form + "after {elapsed}" + rest + "{postfix}"}
-        text = tqdm.format_meter(stage.share, 1.0 if total else None, took, width, ascii=True, **shown)
+        form = {"prefix": stage.name, "postfix": stage.note, "bar_format": bar + "after {elapsed}" + rest + "{postfix}"}
+        text = tqdm.format_meter(stage.share, 1.0 if total else None, took, width, ascii=True, **form)
         if self.bar:
             self._draw = self._draw or tqdm.status_printer(stream)
             self._draw(text)
@@ -188,7 +188,7 @@ def _watched(stream: TextIO | None, *, bar: bool = False) -> Iterator[Display]:
 
 
 @contextmanager
-def shown(stream: TextIO | None, *, bar: bool = False) -> Iterator[None]:
+def show_progress(stream: TextIO | None, *, bar: bool = False) -> Iterator[None]:
     """Show the stages of all that is done meanwhile in this thread, where no program around it does so already.
 
     Args:
@@ -196,7 +196,7 @@ def shown(stream: TextIO | None, *, bar: bool = False) -> Iterator[None]:
         bar: whether a bar is seen there though it is no terminal, as in a notebook.
 
     Example:
-        >>> with shown(sys.stderr), stage("counting", total=3) as counting:
+        >>> with show_progress(sys.stderr), stage("counting", total=3) as counting:
         ...     for _ in range(3):
         ...         counting.advance()
     """
@@ -214,7 +214,7 @@ def shown(stream: TextIO | None, *, bar: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def hidden() -> Iterator[None]:
+def hide_progress() -> Iterator[None]:
     """Show no stage meanwhile: other processes show theirs on the same stream."""
     display = _display.get() or Display(None)
     with display.lock:
@@ -241,13 +241,13 @@ def counted(name: str, items: Collection[T]) -> Iterator[T]:
 
 @contextmanager
 def stage(name: str, total: float | None = None, *, done: float = 0, alone: bool = False) -> Iterator[Stage]:
-    """Tell of a stage while it lasts, wherever `shown` shows it.
+    """Tell of a stage while it lasts, wherever `show_progress` shows it.
 
     Args:
         name: in a few words, none of which is private.
         total: its steps, whose number is seen as a percentage alone; None where they are not known.
         done: those that were done before.
-        alone: whether it is to be seen on a terminal where nothing is `shown`, as of a call in Python.
+        alone: whether it is to be seen on a terminal where no `show_progress` is around it, as of a call in Python.
     """
     with ExitStack() as exits:
         display = _display.get()

@@ -1,4 +1,7 @@
-"""Data that may be read: schemas, records, readers, and what is found privately."""
+"""Data that may be read: schemas, records, readers, and what is found privately.
+
+Read first: schema.py, records.py, tables/schema.py.
+"""
 
 import lazy_loader
 

@@ -1,4 +1,7 @@
-"""Gradients, and their way to the public: terms, per-record engines, clipping rules, and the one page `privatize`."""
+"""Gradients, and their way to the public: terms, per-record engines, clipping rules, and the one page `privatize`.
+
+Read first: privatize.py, terms.py, clipping.py, engines.py.
+"""
 
 import lazy_loader
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.common.number_arguments import check_number, read_whole, show
+from lightning_dpgen.common.arguments import check_number, read_whole, show
 from lightning_dpgen.gradients.scopes import Components, Flat, Layers, LotNorms, Scope
 from lightning_dpgen.privacy.access import OpenAccess
 from lightning_dpgen.privacy.mechanisms import noisy_histogram, rounded_gaussian

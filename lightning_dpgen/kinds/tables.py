@@ -361,7 +361,7 @@ class Tables(Kind):
 
 def _most_common(spec: Any, parts: Mapping[str, Part]) -> float:
     """Return how many values of a category may have counts that stand out of their noise, before they are counted."""
-    from lightning_dpgen.specs.settings import first_stage
+    from lightning_dpgen.specs.first_pass import first_stage
 
     stage = first_stage(spec, parts)
     if spec.data.n is None or stage.noise is None:

@@ -1,4 +1,7 @@
-"""The other engine: bounded statistics of records, measured once with noise, and generators fitted to them."""
+"""The other engine: bounded statistics of records, measured once with noise, and generators fitted to them.
+
+Read first: recipe.py, workload.py, statistics.py.
+"""
 
 import lazy_loader
 

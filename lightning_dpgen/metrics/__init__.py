@@ -1,4 +1,7 @@
-"""Distances of synthetic records from real ones, as torchmetrics. Every value is computed from real records: private."""
+"""Distances of synthetic records from real ones, as torchmetrics. Every value is computed from real records: private.
+
+Read first: measure.py, evaluation.py, sides.py.
+"""
 
 import lazy_loader
 

@@ -23,7 +23,18 @@ from torchmetrics.utilities import dim_zero_cat
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.metrics.columns import blocks, subsample, varying_units, written_out
-from lightning_dpgen.metrics.measure import ENCODED, TABLE, UNSEEN, Glance, Interval, Need, Plot, Result, register, shown
+from lightning_dpgen.metrics.measure import (
+    ENCODED,
+    TABLE,
+    UNSEEN,
+    Glance,
+    Interval,
+    Need,
+    Plot,
+    Result,
+    format_score,
+    register,
+)
 from lightning_dpgen.metrics.sides import ROWS, Collected, Sides, TableSides, check_records, check_scores
 from lightning_dpgen.sampling.csr import mark_entries
 
@@ -374,8 +385,8 @@ def _strongest(evaluation: Any) -> list[Glance]:
     area, attack, accuracy, interval = max(
         found, key=lambda own: (max(own[3].low - 0.5, 0.5 - own[3].high, 0.0), abs(own[0] - 0.5))
     )
-    words = f"{shown(interval.low)} to {shown(interval.high)}: accuracy of the strongest membership attack "
-    words += f"({attack}, AUC {shown(area)})"
+    words = f"{format_score(interval.low)} to {format_score(interval.high)}: accuracy of the strongest membership attack "
+    words += f"({attack}, AUC {format_score(area)})"
     return [Glance(accuracy, words, below="0.5 is guessing, which finds nothing")]
 
 

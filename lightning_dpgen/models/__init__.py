@@ -1,4 +1,7 @@
-"""Models that are learned: networks stacked over k components, their losses, and the mixture that samples from them."""
+"""Models that are learned: networks stacked over k components, their losses, and the mixture that samples from them.
+
+Read first: mixture.py, networks.py, vae.py.
+"""
 
 import lazy_loader
 

@@ -1,4 +1,7 @@
-"""Opacus-compatible optimizers: a DPOptimizer around any torch optimizer."""
+"""Opacus-compatible optimizers: a DPOptimizer around any torch optimizer, each step of which is an access.
+
+Read first: private.py, stages.py.
+"""
 
 import lazy_loader
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import SupportsIndex
 
-from lightning_dpgen.common.number_arguments import read_whole
+from lightning_dpgen.common.arguments import read_whole
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.privacy.plan import TRAINING, Plan

@@ -1,4 +1,7 @@
-"""Thin Lightning adapters: modules, the private split's datamodule, the moments accountant, progress and previews."""
+"""Thin Lightning adapters: modules, the private split's datamodule, the moments accountant, progress and previews.
+
+Read first: private_training.py, mixture.py, automatic_module.py.
+"""
 
 import lazy_loader
 

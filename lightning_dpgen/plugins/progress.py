@@ -38,7 +38,7 @@ class PrivateProgress(pl.callbacks.ProgressBar):
             return
         account, name = self._accountant.account, self._accountant.stage
         total = account.plan.stage(name).count
-        self._exits.enter_context(pace.shown(sys.stderr, bar=True))
+        self._exits.enter_context(pace.show_progress(sys.stderr, bar=True))
         self._stage = self._exits.enter_context(
             pace.stage(name if account.private else f"{name} (NOT PRIVATE)", total, done=total - account.remaining(name))
         )

@@ -1,4 +1,7 @@
-"""The privacy that is spent: accesses, ledger, mechanisms (the only door to noise), accountant, plan, noise source."""
+"""The privacy that is spent: accesses, ledger, mechanisms (the only door to noise), accountant, plan, noise source.
+
+Read first: account.py, plan.py, ledger.py, mechanisms.py.
+"""
 
 import lazy_loader
 

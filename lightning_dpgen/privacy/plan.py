@@ -11,7 +11,7 @@ from typing import Any
 
 import dp_accounting
 
-from lightning_dpgen.common.number_arguments import read_whole
+from lightning_dpgen.common.arguments import read_whole
 from lightning_dpgen.common.strict_json import check_shape, shape
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accounting.accountant import INTERVALS, Spent, affordable, compute_epsilon

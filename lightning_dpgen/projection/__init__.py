@@ -1,4 +1,7 @@
-"""The Johnson-Lindenstrauss release: every row, projected and perturbed."""
+"""The Johnson-Lindenstrauss release: every row, projected and perturbed.
+
+Read first: project.py, steps.py, sensitivity.py.
+"""
 
 import lazy_loader
 

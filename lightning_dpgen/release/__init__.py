@@ -1,4 +1,7 @@
-"""Releases, which may leave: the bundle, its certificate, sampling, the report."""
+"""Releases, which may leave: the bundle, its certificate, sampling, the report.
+
+Read first: bundle.py, certificate.py, drawing/opened.py.
+"""
 
 import lazy_loader
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-# The settings of all kinds of data that a certificate shows, and what else a run alone declares (`Settings.declared`).
+# The settings of all kinds of data that a certificate shows, and what else a run alone declares (`Settings.dump_public`).
 # `release_mixture` refuses them in a program of one's own, so that no other program has them.
 RUN_NAMES = frozenset(
     {

@@ -29,8 +29,9 @@ from lightning_dpgen.metrics.fidelity import measure_fidelity, measure_table_fid
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.runs import discover
+from lightning_dpgen.specs.first_pass import has_first_pass
 from lightning_dpgen.specs.run import RunSpec
-from lightning_dpgen.specs.settings import Settings, fill, has_first_pass, make_schema
+from lightning_dpgen.specs.settings import Settings, complete_settings, make_schema
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -81,7 +82,7 @@ class MeasuredRun:
         if buys := has_first_pass(spec, source.open_parts):
             self._prepare_first_pass(count)
         else:
-            self.settings: Settings = fill(spec, source)
+            self.settings: Settings = complete_settings(spec, source)
             self.plan: Plan = self.settings.plan()
         self._buys = buys
         self._pool, self._values, self._count = self._made_up(count)
@@ -99,14 +100,14 @@ class MeasuredRun:
             warnings.simplefilter("ignore", MostlyNoise)
             state = self._recipe.measured(records, label_components(records), account)
         for accesses in state.values():
-            released += [{name: (own.sums, own.deviation) for name, own in found.items()} for found in accesses]
+            released += [{name: (one.sums, one.deviation) for name, one in measured.items()} for measured in accesses]
         if self.settings.spec.privacy.fidelity_share is not None:
             released.append(self._figure(account, records))
         account.verify_complete()
         return released
 
     @property
-    def held(self) -> frozenset[str]:
+    def after_fit(self) -> frozenset[str]:
         """The stages that follow from a fit, which is that of one run."""
         return self._recipe.held
 
@@ -137,15 +138,15 @@ class MeasuredRun:
         spec, source = self._spec, self._source
         if "items" in source.open_parts:
             raise UsageError("data.items=private: an audit attacks what is found of tables; declare the items for it")
-        promise, rows = discover.first_plan(spec, source), count
+        promise, rows = discover.plan_first_pass(spec, source).plan, count
         schema = make_schema(spec, source)
         if kind_of(schema).tabular:
             self._rows = _with_twins(schema, count, spec.seed)
-            rows, seen = self._rows.num_rows, self._rows
+            rows, table = self._rows.num_rows, self._rows
             person = spec.data.column_of_persons
-            if person is not None and person not in seen.schema.names:
-                seen = seen.append_column(person, pa.array(np.arange(rows)))
-            self._raw = source.raw_parts(seen)[0]
+            if person is not None and person not in table.schema.names:
+                table = table.append_column(person, pa.array(np.arange(rows)))
+            self._raw = source.raw_parts(table)[0]
         bought = discover.run_discovery(
             spec, source, self._look(np.arange(rows).repeat(_copies(promise)), None), Account(promise)
         )
@@ -184,8 +185,8 @@ class MeasuredRun:
             persons = np.arange(len(rows))
         parts = {}
         for name, raw in (self._raw or {}).items():
-            own = raw[rows] if isinstance(raw, np.ndarray) else raw.take(pa.array(rows))
-            parts[name] = own if isinstance(own, np.ndarray) else KeyOwners.of_column(own, persons)
+            values = raw[rows] if isinstance(raw, np.ndarray) else raw.take(pa.array(rows))
+            parts[name] = values if isinstance(values, np.ndarray) else KeyOwners.of_column(values, persons)
         return discover.InMemoryRecords(len(rows), parts, persons)
 
     def _figure(self, account: Account, records: Records) -> dict[str, float]:
@@ -213,10 +214,10 @@ def _with_twins(schema: Schema, count: int, seed: int) -> pa.Table:
 
 def _fitting(schema: Schema, parts: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Return the rows that fit the constraints of the schema in all parts."""
-    kept = np.ones(parts[0].num_rows, bool)
+    fits = np.ones(parts[0].num_rows, bool)
     for part in parts:
-        kept &= schema.rules.conformed(part, outside="clamp", counted=Counter())[1]
-    return [part.filter(pa.array(kept)) for part in parts]
+        fits &= schema.rules.conformed(part, outside="clamp", counted=Counter())[1]
+    return [part.filter(pa.array(fits)) for part in parts]
 
 
 def _copies(plan: Plan) -> int:

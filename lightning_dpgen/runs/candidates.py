@@ -19,10 +19,11 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.table import budget_table
-from lightning_dpgen.specs.compose import expanded, name_of
-from lightning_dpgen.specs.custom import named
-from lightning_dpgen.specs.run import RunSpec, read_run
-from lightning_dpgen.specs.settings import Settings, fill, first_stage, has_first_pass
+from lightning_dpgen.specs.compose import expand_grid, name_of
+from lightning_dpgen.specs.custom import import_by_name
+from lightning_dpgen.specs.first_pass import first_stage, has_first_pass
+from lightning_dpgen.specs.run import RunSpec, load_settings
+from lightning_dpgen.specs.settings import Settings, complete_settings
 from lightning_dpgen.specs.source import Source, source_of
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -43,7 +44,7 @@ class Candidates:
     Args:
         law, mean: of the secret number of trials.
         score: by which one is best: ``fidelity``, or the name of a function of a release.
-        chosen: for each candidate, the settings in which it differs, by name.
+        values: for each candidate, the settings in which it differs, by name.
         settings: of each candidate, at the budget of a trial.
         plan: of the selection as a whole.
         trial_epsilon: the budget of a trial, at the delta of the whole.
@@ -54,7 +55,7 @@ class Candidates:
     law: str
     mean: float
     score: str
-    chosen: tuple[Mapping[str, str], ...]
+    values: tuple[Mapping[str, str], ...]
     settings: tuple[Settings, ...]
     plan: Plan
     trial_epsilon: float
@@ -64,11 +65,11 @@ class Candidates:
     @property
     def space(self) -> dict[str, list[str]]:
         """The values of each setting."""
-        return {name: list(dict.fromkeys(own[name] for own in self.chosen)) for name in self.chosen[0]}
+        return {name: list(dict.fromkeys(values[name] for values in self.values)) for name in self.values[0]}
 
-    def described(self, winner: int | None) -> dict[str, Any]:
+    def describe(self, winner: int | None) -> dict[str, Any]:
         """Return the declared selection and its winner for the certificate; None is for no trial at all."""
-        chosen = None if winner is None else dict(self.chosen[winner])
+        chosen = None if winner is None else dict(self.values[winner])
         return {"law": self.law, "mean": self.mean, "score": self.score, "space": self.space, "chosen": chosen}
 
     def table(self) -> str:
@@ -98,7 +99,7 @@ def read_candidates(argv: Sequence[str], reporter: Reporter) -> Candidates:
         UsageError: naming argument, value and what was expected.
         BudgetTooSmall: if a trial cannot be paid for.
     """
-    jobs, varied = expanded(list(argv))
+    jobs, varied = expand_grid(list(argv))
     for name in varied:
         if name.startswith("model.init"):
             raise UsageError(
@@ -112,36 +113,36 @@ def read_candidates(argv: Sequence[str], reporter: Reporter) -> Candidates:
     if len(jobs) > _MOST:
         raise UsageError(f"{' '.join(varied)}: {len(jobs):,} combinations; expected {_MOST:,} at most")
     reporter.say(f"planning {say_count(len(jobs), 'candidate')}")
-    specs = [read_run(job) for job in jobs]
+    specs = [load_settings(job) for job in jobs]
     privacy, source = specs[0].privacy, source_of(specs[0].data)
     _check(specs[0], source)
     scorer = None
     if privacy.selection_score != FIDELITY_SCORE:
-        scorer = named("privacy.selection_score", privacy.selection_score)
+        scorer = import_by_name("privacy.selection_score", privacy.selection_score)
     if scorer is not None and not callable(scorer):
         raise UsageError(f"privacy.selection_score={privacy.selection_score}: expected a function of a release")
     mean = _MEAN if privacy.selection_mean is None else privacy.selection_mean
-    chosen = tuple({name: _value(job, name) for name in varied} for job in jobs)
+    values = tuple({name: _value(job, name) for name in varied} for job in jobs)
     largest, delta = privacy.epsilon, privacy.delta
 
     @functools.cache
-    def at(epsilon: float) -> tuple[tuple[Settings, ...], Plan]:
+    def plan_at(epsilon: float) -> tuple[tuple[Settings, ...], Plan]:
         settings = []
-        for spec, own in zip(specs, chosen, strict=True):
+        for spec, values_of_spec in zip(specs, values, strict=True):
             try:
-                settings.append(fill(spec.with_privacy(epsilon=epsilon), source))
+                settings.append(complete_settings(spec.with_privacy(epsilon=epsilon), source))
             except UsageError as mistake:
-                words = " ".join(f"{name}={value}" for name, value in own.items())
-                raise UsageError(f"{words}: {mistake}" if own else str(mistake), mistake.status) from None
+                words = " ".join(f"{name}={value}" for name, value in values_of_spec.items())
+                raise UsageError(f"{words}: {mistake}" if words else str(mistake), mistake.status) from None
         # Candidates whose trees are the same cost the same: one of them is enough.
-        trials = {repr(event): event for event in (own.plan().event for own in settings)}
+        trials = {repr(event): event for event in (candidate.plan().event for candidate in settings)}
         access = Access(STAGE, {NUMBER: mean}, kinds={NUMBER: privacy.selection}, trials=tuple(trials.values()))
         plan = Plan((Stage(access, 1, 1.0),), largest, delta, max_rows=specs[0].data.most_rows)
         return tuple(settings), plan
 
-    epsilon = _trial_epsilon(lambda epsilon: at(epsilon)[1].epsilon, largest)
-    settings, plan = at(epsilon)
-    return Candidates(privacy.selection, mean, privacy.selection_score, chosen, settings, plan, epsilon, scorer, source)
+    epsilon = _trial_epsilon(lambda epsilon: plan_at(epsilon)[1].epsilon, largest)
+    settings, plan = plan_at(epsilon)
+    return Candidates(privacy.selection, mean, privacy.selection_score, values, settings, plan, epsilon, scorer, source)
 
 
 def _check(spec: RunSpec, source: Source) -> None:

@@ -22,9 +22,10 @@ from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import Reporter, SilentReporter
 from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.table import budget_table
+from lightning_dpgen.specs.first_pass import FIRST_PASS
 from lightning_dpgen.specs.groups import ProjectSpec, RaySpec, make_executor
 from lightning_dpgen.specs.run import RunSpec
-from lightning_dpgen.specs.settings import FIRST_PASS, Settings
+from lightning_dpgen.specs.settings import Settings
 
 if TYPE_CHECKING:
     from lightning_dpgen.plugins.split import PrivateSplitDataModule
@@ -95,18 +96,18 @@ def load_state(path: Path, account: Account, *names: str) -> dict[str, Any]:
         LedgerError: if the ledger lacks lines that were there when it was saved.
         DamagedState: if it cannot be read.
     """
-    kept = durable.load(path, "head", *names)
-    if not account.ledger.knows(kept["head"]):
+    state = durable.load(path, "head", *names)
+    if not account.ledger.knows(state["head"]):
         raise LedgerError(f"{path}: refers to lines that the ledger does not hold: some of the ledger is missing")
-    return kept
+    return state
 
 
 def fidelity(account: Account, folder: RunFolder) -> dict[str, float] | None:
     """Return the public figure that a run has measured, if it was saved."""
     if folder.fidelity.is_file():
-        kept = durable.load(folder.fidelity, "head", "figure")
-        if account.ledger.knows(kept["head"]):
-            return kept["figure"]
+        state = durable.load(folder.fidelity, "head", "figure")
+        if account.ledger.knows(state["head"]):
+            return state["figure"]
     return None
 
 

@@ -31,10 +31,10 @@ from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.runs.moved import check_moved
 from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.warnings import noise_warnings
-from lightning_dpgen.specs.findable import found_of
+from lightning_dpgen.specs.first_pass import FIRST_PASS, describe_find, first_stage, reference_plan
 from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.run import RunSpec, check_privacy
-from lightning_dpgen.specs.settings import FIRST_PASS, Settings, fill, first_stage, make_schema, reference_plan
+from lightning_dpgen.specs.settings import Settings, complete_settings, make_schema
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -71,9 +71,9 @@ def load_discovery(account: Account, folder: RunFolder) -> Discovery:
         UsageError: if the run ended before it was saved.
     """
     if folder.bought.is_file():
-        kept = durable.load(folder.bought, "head", "n", "parts")
-        if account.ledger.knows(kept["head"]):
-            return Discovery(kept["n"], kept["parts"])
+        state = durable.load(folder.bought, "head", "n", "parts")
+        if account.ledger.knows(state["head"]):
+            return Discovery(state["n"], state["parts"])
     raise UsageError(lost_message(folder))
 
 
@@ -85,15 +85,25 @@ def lost_message(folder: RunFolder) -> str:
     )
 
 
-def first_plan(spec: RunSpec, source: Source) -> Plan:
-    """Return what is promised before the first pass, whatever it finds.
+@dataclass(frozen=True)
+class FirstPass:
+    """A run whose first pass is planned, and not yet made.
 
-    Where the accesses after it follow from settings alone, this is the plan of the whole run. Otherwise it holds the
-    first pass, and a reference below which the rest is planned. Mistakes that no find would cure are told here, before
-    anything is paid for.
+    Args:
+        plan: the promise, whatever the first pass finds. Where the accesses after it follow from settings alone, this is
+            the plan of the whole run. Otherwise it holds the first pass, and a reference below which the rest is planned.
+        any_find: the settings of the run before it is known what is found (`for_any_find`).
+    """
+
+    plan: Plan
+    any_find: Settings
+
+
+def plan_first_pass(spec: RunSpec, source: Source) -> FirstPass:
+    """Plan the first pass; mistakes that no find would cure are refused here, before anything is paid for.
 
     Raises:
-        UsageError: as `settings.fill`.
+        UsageError: as `settings.complete_settings`.
         BudgetTooSmall: if the first pass, or a plan that follows from settings alone, does not fit.
     """
     check_privacy(spec)
@@ -101,16 +111,17 @@ def first_plan(spec: RunSpec, source: Source) -> Plan:
     stage = first_stage(spec, source.open_parts)
     settings = for_any_find(spec, source)
     if not privacy.private:
-        return Plan((Stage(stage.access(0.0), 1, stage.share),), math.inf, privacy.delta, max_rows=max_rows)
+        plan = Plan((Stage(stage.access(0.0), 1, stage.share),), math.inf, privacy.delta, max_rows=max_rows)
+        return FirstPass(plan, settings)
     if follows_from_settings(spec):
         # A number of records that was only assumed is not promised.
-        return replace(settings.plan(), n=spec.data.n)
+        return FirstPass(replace(settings.plan(), n=spec.data.n), settings)
     if privacy.accountant != PLD:
         raise UsageError(
             f"privacy.accountant={privacy.accountant}: the first pass buys what the plan is made from, and such a plan "
             f"takes {PLD} alone: leave it out, or declare what is bought (data.n in place of data.n_share)"
         )
-    return reference_plan(spec, stage)
+    return FirstPass(reference_plan(spec, stage), settings)
 
 
 def follows_from_settings(spec: RunSpec) -> bool:
@@ -136,11 +147,7 @@ def follows_from_settings(spec: RunSpec) -> bool:
 
 
 def for_any_find(spec: RunSpec, source: Source) -> Settings:
-    """Return the settings for a number of records that delta allows, before what is found is known.
-
-    Raises:
-        UsageError: as `settings.fill`.
-    """
+    """Return the settings for a number of records that delta allows, before what is found is known."""
     make_schema(spec, source)
     n = max(1, int(0.1 / spec.privacy.delta)) if spec.data.n is None else None
     settings = with_discovery(spec, source, Discovery(n, {}))
@@ -149,15 +156,14 @@ def for_any_find(spec: RunSpec, source: Source) -> Settings:
     return settings
 
 
-def warnings_for_any_find(spec: RunSpec, source: Source) -> list[str]:
+def warnings_for_any_find(spec: RunSpec, settings: Settings) -> list[str]:
     """Return what noise will most likely hide of what is found and measured, where the declared n tells of it.
 
-    Raises:
-        UsageError: as `settings.fill`.
+    Args:
+        settings: by `for_any_find`.
     """
     if spec.data.n is None or not spec.privacy.private:
         return []
-    settings = for_any_find(spec, source)
     try:
         return list(noise_warnings(settings, settings.plan()))
     except BudgetTooSmall:  # the run itself tells it
@@ -279,51 +285,43 @@ def run_discovery(spec: RunSpec, source: Source, records: FirstPassRecords, acco
     Raises:
         BudgetTooSmall: if nothing of a part stands out from the noise. What was bought is spent.
     """
-    opened, found, n = source.open_parts, {}, None
+    open_parts, parts, n = source.open_parts, {}, None
     with account.open(FIRST_PASS) as access:
         if spec.data.n is None:
             n = max(1, int(rounded_gaussian(access, "n", torch.tensor([records.n]), sensitivity=1.0)))
-        for name, part in pace.counted("finding what the schema leaves open", opened.items()):
+        for name, part in pace.counted("finding what the schema leaves open", open_parts.items()):
             if part.grid is not None:
-                found[name] = records.find_values(access, name, part, Leaves(part.grid))
+                parts[name] = records.find_values(access, name, part, Leaves(part.grid))
             elif part.find == BOUNDS:
-                found[name] = records.find_bounds(access, name, part)
+                parts[name] = records.find_bounds(access, name, part)
                 if part.column is None:
                     continue
-                if found[name] is None:
+                if parts[name] is None:
                     # The tree between them is paid for, and there is nothing to look at.
                     for level in range(1, part.levels + 1):
                         access.consume(values_of(name, level))
                 else:
-                    values = records.find_values(access, name, part, part.column.leaves_between(found[name]))
-                    found[name] = {"bounds": list(found[name])} | values
+                    values = records.find_values(access, name, part, part.column.leaves_between(parts[name]))
+                    parts[name] = {"bounds": list(parts[name])} | values
             else:
-                found[name] = records.find_keys(access, name, part)
-    nothing = [name for name, value in found.items() if not value]
+                parts[name] = records.find_keys(access, name, part)
+    nothing = [name for name, value in parts.items() if not value]
     if nothing:
         raise BudgetTooSmall(
-            f"{nothing[0]}: no {found_of(spec.data, opened[nothing[0]])} stand out from the noise that "
+            f"{nothing[0]}: no {describe_find(spec.data, open_parts[nothing[0]])} stand out from the noise that "
             f"data.discovery_share={spec.data.share_of_discovery:g} buys: declare them, or start anew with a larger share "
             "(what this run has spent adds to it)"
         )
-    return Discovery(n, {name: value if isinstance(value, dict) else list(value) for name, value in found.items()})
+    return Discovery(n, {name: value if isinstance(value, dict) else list(value) for name, value in parts.items()})
 
 
 def with_discovery(spec: RunSpec, source: Source, bought: Discovery) -> Settings:
-    """Return the settings of a run after its first pass.
-
-    Raises:
-        UsageError: as `settings.fill`.
-    """
+    """Return the settings of a run after its first pass."""
     if bought.n is not None:
         spec = spec.changed(data=spec.data.changed(n=bought.n))
-    return fill(spec, source, bought.parts or None)
+    return complete_settings(spec, source, bought.parts or None)
 
 
 def settings_of(spec: RunSpec, source: Source, about: Mapping[str, Any]) -> Settings:
-    """Return the settings of a run that goes on, with what its ledger says that it has bought first.
-
-    Raises:
-        UsageError: as `settings.fill`.
-    """
+    """Return the settings of a run that goes on, with what its ledger says that it has bought first."""
     return with_discovery(spec, source, Discovery(about["n"] if spec.data.n is None else None, about.get("found") or {}))

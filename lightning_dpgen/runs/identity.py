@@ -67,11 +67,7 @@ def about_settings(asked: Mapping[str, Any], n: int, found: Mapping[str, Any] | 
 def check_records(
     about: Mapping[str, Any], records: Iterable[np.ndarray], read_as: Mapping[str, Any], folder: RunFolder
 ) -> None:
-    """Refuse to go on with other records, or with the same read in another way; see `about_records`.
-
-    Raises:
-        UsageError: naming what is different.
-    """
+    """Refuse to go on with other records, or with the same read in another way; see `about_records`."""
     check_about(about, _RECORDS, folder)
     _refuse_others(about["read_as"], _flat(read_as), folder)
     if about["records"] != fingerprint(records, about["key"]):
@@ -82,21 +78,13 @@ def check_records(
 
 
 def check_settings(about: Mapping[str, Any], asked: Mapping[str, Any], folder: RunFolder) -> None:
-    """Refuse to go on with other settings; see `about_settings`.
-
-    Raises:
-        UsageError: naming what is different.
-    """
+    """Refuse to go on with other settings; see `about_settings`."""
     check_about(about, SETTINGS, folder)
     _refuse_others(about["settings"], _flat(asked), folder)
 
 
 def check_rank(about: Mapping[str, Any], records: Iterable[np.ndarray], read_as: Mapping[str, Any], rank: int) -> None:
-    """Refuse to take part in a run of rank 0 on other records, or with the same read in another way; see `about_records`.
-
-    Raises:
-        UsageError: naming the rank.
-    """
+    """Refuse to take part in a run of rank 0 on other records, or on the same read in another way."""
     if _different(about["read_as"], _flat(read_as)) or about["records"] != fingerprint(records, about["key"]):
         raise UsageError(
             f"rank {rank}: reads other records than rank 0, or reads them otherwise: give all nodes the same files and the "
@@ -105,11 +93,7 @@ def check_rank(about: Mapping[str, Any], records: Iterable[np.ndarray], read_as:
 
 
 def check_rank_settings(about: Mapping[str, Any], asked: Mapping[str, Any], rank: int) -> None:
-    """Refuse to take part with other settings; see `about_settings`.
-
-    Raises:
-        UsageError: naming the rank and what is different.
-    """
+    """Refuse to take part with other settings; see `about_settings`."""
     if different := _different(about["settings"], _flat(asked)):
         raise UsageError(
             f"rank {rank}: has other settings than rank 0 ({listed(different, 3)}): give all nodes the same command"
@@ -122,8 +106,7 @@ def _different(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _refuse_others(before: Mapping[str, Any], now: Mapping[str, Any], folder: RunFolder) -> None:
     if different := _different(before, now):
-        told = ((name, shown(before.get(name)), shown(now.get(name))) for name in different[:3])
-        changes = "; ".join(f"{name} was {was} and is {now_is}" for name, was, now_is in told)
+        changes = "; ".join(f"{name} was {shown(before.get(name))} and is {shown(now.get(name))}" for name in different[:3])
         raise UsageError(
             f"run_dir={folder.root}: holds an unfinished run with other settings ({changes}): give the same ones to go on, "
             "or choose another run_dir"

@@ -39,7 +39,7 @@ def check_memory(settings: Settings, source: Source) -> None:
     """
     spec = settings.spec
     if not source.in_blocks:
-        if isinstance(spec.compute, RaySpec) and not settings.trained:
+        if isinstance(spec.compute, RaySpec) and not settings.trains_network:
             raise UsageError(
                 "compute=ray: trains networks, and makes passes over records in blocks, and these are read into memory; "
                 "leave it out, or put a table in files into blocks with data.memory_gib=0"
@@ -59,14 +59,14 @@ def look_in_blocks(spec: RunSpec, source: Source, folder: RunFolder, *, trained:
         UsageError, BadRecords, MissingData: in one line, which says how to go on; blocks that were counted stay.
     """
     run_folder.take(folder)
-    kept = source.first_look(make_schema(spec, source), folder.blocks, private=spec.privacy.private)
+    counts = source.first_look(make_schema(spec, source), folder.blocks, private=spec.privacy.private)
     with ExitStack() as undo:
-        undo.callback(kept.close)
-        with _reading(folder, kept):
-            kept.fill(training_executor(spec) if trained else make_executor(spec.compute))
-        _check_some(source, kept.n)
+        undo.callback(counts.close)
+        with _reading(folder, counts):
+            counts.fill(training_executor(spec) if trained else make_executor(spec.compute))
+        _check_some(source, counts.n)
         undo.pop_all()
-    return kept
+    return counts
 
 
 def read_in_blocks(
@@ -82,17 +82,17 @@ def read_in_blocks(
     Raises:
         UsageError, BadRecords, MissingData: in one line, which says how to go on; blocks that were encoded stay.
     """
-    executor = training_executor(settings.spec) if settings.trained else make_executor(settings.spec.compute)
+    executor = training_executor(settings.spec) if settings.trains_network else make_executor(settings.spec.compute)
     run_folder.take(folder)
-    kept = source.blocks(settings.schema, folder.blocks, values=values, by_rows=settings.trained)
+    blocks = source.blocks(settings.schema, folder.blocks, values=values, by_rows=settings.trains_network)
     with ExitStack() as undo:
-        undo.callback(kept.close)
-        with _reading(folder, kept):
-            kept.fill(executor)
-        _check_some(source, len(kept))
+        undo.callback(blocks.close)
+        with _reading(folder, blocks):
+            blocks.fill(executor)
+        _check_some(source, len(blocks))
         undo.pop_all()
     sums = folder.blocks / f"{SUMS}.pt"
-    return InBlocks(kept, executor, keep=sums, after_block=interrupts.stop_here, close=kept.close), kept.counted
+    return InBlocks(blocks, executor, keep=sums, after_block=interrupts.stop_here, close=blocks.close), blocks.counted
 
 
 @contextmanager

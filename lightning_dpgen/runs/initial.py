@@ -74,13 +74,13 @@ def with_kept_initial(spec: RunSpec, folder: RunFolder) -> RunSpec:
     init = getattr(spec.model, "init", None)
     if init is None or not (folder.initial / MODEL).is_file():
         return spec
-    kept = spec.changed(model=spec.model.changed(init=str(folder.initial)))
+    copied = spec.changed(model=spec.model.changed(init=str(folder.initial)))
     try:
-        read_initial(kept)
+        read_initial(copied)
     except UsageError as error:
         damage = str(error).removeprefix(f"model.init={folder.initial}: ")
         raise UsageError(
             f"run_dir={folder.root}: {folder.initial.relative_to(folder.root)}, its copy of model.init={init}, is damaged "
             f"({damage}): delete that folder, and the run goes on from model.init itself if that is what it was"
         ) from None
-    return kept
+    return copied

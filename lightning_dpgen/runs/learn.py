@@ -101,7 +101,7 @@ def learn(run: Context, records: Records | InBlocks | None) -> SyntheticContent:
         keep_warnings(run.folder, settings, records)
     if spec.trainer.threads is not None:
         torch.set_num_threads(spec.trainer.threads)
-    if settings.trained:
+    if settings.trains_network:
         # It imports Lightning and Opacus, seconds that a run which trains nothing does not wait for.
         from lightning_dpgen.runs.train import trained_mixture
 

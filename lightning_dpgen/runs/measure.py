@@ -40,12 +40,12 @@ def measured_mixture(run: Context, records: Records | InBlocks | None) -> tuple[
     state: State = {}
     if account.resumed:
         shutil.rmtree(run.folder.staging, ignore_errors=True)
-        state = _kept(run, recipe)
+        state = _load_measured(run, recipe)
     _refuse_lost(run, recipe, state)
     if account.resumed:
-        accesses = {stage: len(made) for stage, made in state.items()}
+        accesses = {stage: len(rounds) for stage, rounds in state.items()}
         account.go_on(accesses | paid_once(account))
-        for stage in _lost(run, recipe, state):
+        for stage in _lost_stages(run, recipe, state):
             run.reporter.warn(f"{stage} had been measured and was lost before it was saved: {recipe.dispensable[stage]}")
         say_plan(run)
     with run.interrupts.patient():
@@ -53,8 +53,8 @@ def measured_mixture(run: Context, records: Records | InBlocks | None) -> tuple[
             component = label_components if isinstance(records, InBlocks) else label_components(records)
             _refuse_lost(run, recipe, state)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", MostlyNoise)  # it was said with the plan
-                state = recipe.measured(records, component, account, state=state, **_kept_by(run))
+                warnings.simplefilter("ignore", MostlyNoise)  # the plan has warned of it
+                state = recipe.measured(records, component, account, state=state, **_saving(run))
         mixture = recipe.fitted(state)
     run.interrupts.stop_here()
     if account.finished:
@@ -72,10 +72,10 @@ def labelled_mixture(run: Context, records: Records | InBlocks, mixture: Mixture
     """
     settings, account = run.settings, run.account
     recipe = LabelRecipe(mixture, settings.n, settings.spec.model.label_sharpness, settings.spec.seed)
-    state = _kept(run, recipe) if account.resumed else {}
+    state = _load_measured(run, recipe) if account.resumed else {}
     _refuse_lost(run, recipe, state)
     with run.interrupts.patient():
-        mixture = recipe.measure(records, _one_component, account, state=state, **_kept_by(run))
+        mixture = recipe.measure(records, _one_component, account, state=state, **_saving(run))
     run.interrupts.stop_here()
     if account.finished:
         account.verify_complete()
@@ -94,14 +94,14 @@ def needs_records(run: Context) -> bool:
         LedgerError, DamagedState: for what was kept and does not fit.
     """
     recipe, figure = run.settings.recipe, run.settings.spec.privacy.fidelity_share is not None
-    state = _kept(run, recipe)
+    state = _load_measured(run, recipe)
     _refuse_lost(run, recipe, state)
     lacking = any(len(state.get(workload.stage, ())) < workload.rounds for workload in recipe.workloads)
     # A figure that was paid for is not bought again.
     return lacking or (figure and not run.account.ledger.count(FIDELITY))
 
 
-def _kept_by(run: Context) -> dict[str, Callable[[State], None]]:
+def _saving(run: Context) -> dict[str, Callable[[State], None]]:
     """Return how the measurements of each access are kept, and how room is made for them before it."""
     return {"save": functools.partial(_save, run), "reserve": functools.partial(_reserve, run)}
 
@@ -116,18 +116,18 @@ def _save(run: Context, state: State) -> None:
 
 
 def _content(run: Context, state: State) -> dict[str, Any]:
-    made = {stage: [_numbers(found) for found in rounds] for stage, rounds in state.items()}
-    return {"head": run.account.ledger.head, "made": made}
+    rounds_of = {stage: [_numbers(sums) for sums in rounds] for stage, rounds in state.items()}
+    return {"head": run.account.ledger.head, "made": rounds_of}
 
 
-def _lost(run: Context, recipe: Recipe, state: State) -> list[str]:
+def _lost_stages(run: Context, recipe: Recipe, state: State) -> list[str]:
     """Return the stages of which all was paid for and nothing was kept."""
     stages = (workload.stage for workload in recipe.workloads)
     return [stage for stage in stages if stage not in state and not run.account.remaining(stage)]
 
 
 def _refuse_lost(run: Context, recipe: Recipe, state: State) -> None:
-    if lost := [stage for stage in _lost(run, recipe, state) if stage not in recipe.dispensable]:
+    if lost := [stage for stage in _lost_stages(run, recipe, state) if stage not in recipe.dispensable]:
         # Encoded records would stay there for good.
         remove_blocks(run.folder.root)
         raise BudgetTooSmall(
@@ -136,7 +136,7 @@ def _refuse_lost(run: Context, recipe: Recipe, state: State) -> None:
         )
 
 
-def _kept(run: Context, recipe: Recipe) -> State:
+def _load_measured(run: Context, recipe: Recipe) -> State:
     """Return what an interrupted run has measured.
 
     Raises:
@@ -146,10 +146,10 @@ def _kept(run: Context, recipe: Recipe) -> State:
     path = run.folder.measured
     if not path.is_file():
         return {}
-    kept = load_state(path, run.account, "made")
+    content = load_state(path, run.account, "made")
     try:
-        state = {stage: tuple(_measured(found) for found in rounds) for stage, rounds in kept["made"].items()}
-        runs = {own.run for rounds in state.values() for found in rounds for own in found.values()}
+        state = {stage: tuple(_read_numbers(numbers) for numbers in rounds) for stage, rounds in content["made"].items()}
+        runs = {one.run for rounds in state.values() for measured in rounds for one in measured.values()}
         sound = recipe.fits(state) and runs <= {run.account.ledger.run}
     except (AttributeError, LookupError, TypeError, ValueError):
         sound = False
@@ -158,15 +158,15 @@ def _kept(run: Context, recipe: Recipe) -> State:
     return state
 
 
-def _numbers(found: Mapping[str, Measured]) -> dict[str, tuple[torch.Tensor, float, str]]:
-    return {name: (measured.sums, measured.deviation, measured.run) for name, measured in found.items()}
+def _numbers(measured: Mapping[str, Measured]) -> dict[str, tuple[torch.Tensor, float, str]]:
+    return {name: (one.sums, one.deviation, one.run) for name, one in measured.items()}
 
 
-def _measured(found: Mapping[str, tuple[torch.Tensor, float, str]]) -> dict[str, Measured]:
+def _read_numbers(numbers: Mapping[str, tuple[torch.Tensor, float, str]]) -> dict[str, Measured]:
     """Raise ValueError, TypeError or AttributeError for what `_numbers` never made."""
-    state = {}
-    for name, (sums, deviation, run) in found.items():
+    measured = {}
+    for name, (sums, deviation, run) in numbers.items():
         if sums.dtype != torch.float64 or not sums.isfinite().all() or not 0.0 <= deviation < math.inf:
             raise ValueError(name)
-        state[name] = Measured(sums, deviation, run)
-    return state
+        measured[name] = Measured(sums, deviation, run)
+    return measured

@@ -1,4 +1,4 @@
-"""Memory that a machine does not have: known before a fit, or told from other errors, and what to do about it."""
+"""Memory that a machine does not have: known before a fit, or recognised among other errors, and what to do about it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SAID = ("allocate memory", "not enough memory", "out of memory", "ALLOC_FAILED"
 
 def fit_memory_line(settings: Settings) -> str | None:
     """Return in words what memory the fit to what is measured takes; None where that is little."""
-    needed = 0 if settings.trained else settings.recipe.fit_bytes
+    needed = 0 if settings.trains_network else settings.recipe.fit_bytes
     return f"the fit to what is measured takes about {needed / 2**30:.1f} GiB of memory" if needed else None
 
 

@@ -1,4 +1,4 @@
-"""Records that were changed or left out where they were read: told, and a reason to stop before anything is spent."""
+"""Records that were changed or left out where they were read: reported, and a reason to stop before anything is spent."""
 
 from __future__ import annotations
 
@@ -49,17 +49,18 @@ def check_moved(source: Source, counted: Mapping[str, int], n: int) -> None:
     if not above:
         return
     # A second reading costs nothing but time, which large files have no need to take.
-    found = None if source.in_blocks else source.check_table()
-    causes = {} if found is None else {one.column: one for one in reversed(found.findings) if one.becomes is not None}
-    told = []
+    check = None if source.in_blocks else source.check_table()
+    causes = {} if check is None else {one.column: one for one in reversed(check.findings) if one.becomes is not None}
+    moves = []
     for name, share in list(above.items())[:_MOST_NAMED]:
         cause = causes.get(name)
         why = f" ({cause.what}: {', '.join(cause.examples or cause.places)}: {cause.cure})" if cause else ""
-        told.append(f"{shortened(name)} {share:.1%}{why}")
+        moves.append(f"{shortened(name)} {share:.1%}{why}")
     more = f" and of {len(above) - _MOST_NAMED} more" * (len(above) > _MOST_NAMED)
     raise BadRecords(
-        f"data.max_moved={most:g}: outside=clamp would move more of {', '.join(told)}{more}. dpgen check FILE SCHEMA lists "
-        "all of it (in Python check_table); correct the schema or the records, or allow a larger share. Nothing was spent"
+        f"data.max_moved={most:g}: outside=clamp would move more of {', '.join(moves)}{more}. dpgen check FILE SCHEMA "
+        "lists all of it (in Python check_table); correct the schema or the records, or allow a larger share. "
+        "Nothing was spent"
     )
 
 

@@ -15,7 +15,7 @@ _PACKAGE = __name__.partition(".")[0]
 def short_in_notebooks(function: Callable[P, R]) -> Callable[P, R]:
     """Let IPython show an error of a function's arguments, files or budget as one line; elsewhere nothing changes.
 
-    Which errors these are follows from where they are raised: in this package, of a kind that callers are told of
+    Which errors these are follows from where they are raised: in this package, of a kind that callers may meet
     (ValueError, OSError and the package's own). An error of another library keeps all its frames, and so does a fault.
 
     Example:
@@ -27,20 +27,20 @@ def short_in_notebooks(function: Callable[P, R]) -> Callable[P, R]:
     """
 
     @functools.wraps(function)
-    def called(*args: P.args, **given: P.kwargs) -> R:
+    def call(*args: P.args, **given: P.kwargs) -> R:
         try:
             return function(*args, **given)
         except Exception as error:
-            if _is_told(error):
+            if _is_message(error):
                 lines = [f"{type(error).__name__}: {error}"]
                 # IPython asks an error by this name how to show it.
                 error._render_traceback_ = lambda: lines  # type: ignore[attr-defined]
             raise
 
-    return called
+    return call
 
 
-def _is_told(error: Exception) -> bool:
+def _is_message(error: Exception) -> bool:
     """Tell whether an error is a message of this package's for the person who called."""
     kind = type(error)
     if not (issubclass(kind, ValueError | OSError) or kind.__module__.startswith(f"{_PACKAGE}.")):

@@ -36,7 +36,7 @@ from lightning_dpgen.runs.studies import check_study, mark, study_delta_warning,
 from lightning_dpgen.runs.table import budget_table
 from lightning_dpgen.runs.warnings import projection_warnings, seed_warning
 from lightning_dpgen.specs.groups import ProjectSpec
-from lightning_dpgen.specs.projection_settings import ProjectionSettings, fill_projection
+from lightning_dpgen.specs.projection_settings import ProjectionSettings, complete_projection
 from lightning_dpgen.specs.usage_error import UsageError
 
 
@@ -114,17 +114,17 @@ def project(spec: ProjectSpec, folder: RunFolder, interrupts: Interrupts, report
     with closing(account.ledger):
         projected = _draw(settings, rows, account, folder, interrupts)
         account.verify_complete()
-        _tell_clipped(projected, settings, reporter)
-        found = list(projection_warnings(settings, len(projected.rows), projected.pulled_back))
-        for text in found[len(list(projection_warnings(settings))) :]:
+        _say_pulled_back(projected, settings, reporter)
+        texts = list(projection_warnings(settings, len(projected.rows), projected.pulled_back))
+        for text in texts[len(list(projection_warnings(settings))) :]:
             reporter.warn(text)
         return write_release(
             folder.release,
             folder.staging,
-            ProjectedContent(projected, settings.typical, tuple(map(sentence, found))),
+            ProjectedContent(projected, settings.typical, tuple(map(sentence, texts))),
             account,
             unit=settings.projection.neighbourhood.words,
-            declared=settings.declared(len(projected.rows)),
+            declared=settings.dump_public(len(projected.rows)),
         )
 
 
@@ -139,7 +139,7 @@ def _read(spec: ProjectSpec) -> np.ndarray | scipy.sparse.csr_matrix:
 
 def _fill(spec: ProjectSpec, rows: np.ndarray | scipy.sparse.csr_matrix) -> ProjectionSettings:
     n, d = rows.shape
-    settings = fill_projection(spec, d)
+    settings = complete_projection(spec, d)
     if settings.private and settings.projection.noise == "gaussian" and spec.privacy.delta >= 1.0 / n:
         raise UsageError(f"privacy.delta={spec.privacy.delta:g}: expected less than 1/n = {1.0 / n:.3g}")
     return settings
@@ -148,7 +148,7 @@ def _fill(spec: ProjectSpec, rows: np.ndarray | scipy.sparse.csr_matrix) -> Proj
 def _open(
     settings: ProjectionSettings, rows: np.ndarray | scipy.sparse.csr_matrix, folder: RunFolder, reporter: Reporter
 ) -> Account:
-    spec, asked = settings.spec, settings.asked(rows.shape[0])
+    spec, asked = settings.spec, settings.dump_for_resume(rows.shape[0])
     stream, study = private_stream(spec), study_of(spec.privacy, rows.shape[0])
     records = [rows.data, rows.indices, rows.indptr] if scipy.sparse.issparse(rows) else [rows]
     if folder.unfinished:
@@ -179,25 +179,25 @@ def _draw(
     """Return the released rows, drawn now or before an interruption."""
     projection = settings.projection
     shutil.rmtree(folder.staging, ignore_errors=True)
-    kept = None
+    state = None
     if account.resumed:
         if folder.projected.is_file():
-            kept = load_state(folder.projected, account, "done", "rows", "count")
-        account.go_on(kept["done"] if kept else {})
-    if kept is None:
+            state = load_state(folder.projected, account, "done", "rows", "count")
+        account.go_on(state["done"] if state else {})
+    if state is None:
         none = {"rows": torch.zeros(rows.shape[0], projection.k, dtype=torch.float64), "count": 0}
-        make_room(folder.projected, _kept(none, account), account, "the projected rows")
+        make_room(folder.projected, _content(none, account), account, "the projected rows")
         # A first interrupt waits until what was drawn is saved.
         with interrupts.patient():
             noisy, count = projection.release(rows, account)
-            kept = {"rows": torch.from_numpy(noisy), "count": count}
-            durable.save(folder.projected, _kept(kept, account))
+            state = {"rows": torch.from_numpy(noisy), "count": count}
+            durable.save(folder.projected, _content(state, account))
         interrupts.stop_here()
     scale = projection.scale(account.plan)
-    return ProjectedRows(kept["rows"].numpy(), projection, settings.chosen.matrix, scale, kept["count"])
+    return ProjectedRows(state["rows"].numpy(), projection, settings.best.matrix, scale, state["count"])
 
 
-def _kept(drawn: dict[str, Any], account: Account) -> dict[str, Any]:
+def _content(drawn: dict[str, Any], account: Account) -> dict[str, Any]:
     return drawn | {"head": account.ledger.head, "done": account.done}
 
 
@@ -209,7 +209,7 @@ def _warn(settings: ProjectionSettings, reporter: Reporter) -> None:
         reporter.warn(text)
 
 
-def _tell_clipped(projected: ProjectedRows, settings: ProjectionSettings, reporter: Reporter) -> None:
+def _say_pulled_back(projected: ProjectedRows, settings: ProjectionSettings, reporter: Reporter) -> None:
     """Say how many rows were pulled back, a noisy count."""
     count, n, radius = projected.pulled_back, len(projected.rows), settings.spec.project.radius
     if count is None or not settings.private:

@@ -94,7 +94,7 @@ class RunFolder:
         try:
             return b'"id"' in self.ledger.read_bytes() or bool(Ledger.read(self.ledger).accesses)
         except (LedgerError, OSError):
-            # Damage is told when it is reopened.
+            # Damage is reported when it is reopened.
             return True
 
 

@@ -94,15 +94,15 @@ def mark(
     key = known_key(folder) if study is None else fingerprint_key(folder)
     if key is None:
         return None
-    found = fingerprint(itertools.chain([first], arrays), key)
+    digest = fingerprint(itertools.chain([first], arrays), key)
     # A damaged study says so to its own runs.
     others = [
         path.stem
         for path in sorted(folder.glob("*.jsonl"))
-        if path.stem != getattr(study, "name", None) and found in known_fingerprints(path)
+        if path.stem != getattr(study, "name", None) and digest in known_fingerprints(path)
     ]
     if study is not None:
-        study.records = found
+        study.records = digest
     if not others:
         return None
     ours = "and is not entered in it" if study is None else f"and this run adds to study {study.name} alone"
@@ -119,10 +119,10 @@ def study_delta_warning(study: Study | None, n: int | None) -> str | None:
     """
     if study is None or n is None or study.delta <= 0.1 / n:
         return None
-    told = f"study {study.name}: its delta {study.delta:g} is"
+    text = f"study {study.name}: its delta {study.delta:g} is"
     if study.delta >= 1.0 / n:
-        return f"{told} 1/n = {1.0 / n:.3g} or more, so its epsilon says little of these records"
-    return f"{told} above 1/(10 n) = {0.1 / n:.3g}: a smaller delta is usual, and a study's is fixed when it begins"
+        return f"{text} 1/n = {1.0 / n:.3g} or more, so its epsilon says little of these records"
+    return f"{text} above 1/(10 n) = {0.1 / n:.3g}: a smaller delta is usual, and a study's is fixed when it begins"
 
 
 def check_study(study: Study | None, plan: Plan, run: str = "") -> str | None:
@@ -135,7 +135,7 @@ def check_study(study: Study | None, plan: Plan, run: str = "") -> str | None:
         return None
     if not plan.private:
         raise UsageError(f"privacy.study={study.name}: privacy=off costs more than any total; leave the study out")
-    return f"study {study.name}: with this run {said(study.check(plan.event, run=run, **study_entry(plan)), study)}"
+    return f"study {study.name}: with this run {say_total(study.check(plan.event, run=run, **study_entry(plan)), study)}"
 
 
 def first_total(
@@ -159,10 +159,10 @@ def first_total(
 
 def spent_so_far(study: Study | None) -> str | None:
     """Return what the runs of a study have spent, in words; None without one."""
-    return None if study is None else f"study {study.name}: spent so far: {said(study.total, study)}"
+    return None if study is None else f"study {study.name}: spent so far: {say_total(study.total, study)}"
 
 
-def said(total: Total, study: Study) -> str:
+def say_total(total: Total, study: Study) -> str:
     """Return a total in words."""
     how = "replaced" if total.relation == REPLACE_ONE else "added or removed"
     runs = say_count(total.runs, "run")

@@ -53,16 +53,16 @@ def _percent(share: float) -> str:
 def _noises(multipliers: Mapping[str, float]) -> str:
     """Return noises with their multipliers, the levels of a tree as one, and columns of equal noise together."""
     trees: dict[str, list[str]] = {}
-    said = []
+    texts = []
     for name, multiplier in multipliers.items():
         if (column := without_level(name)) == name:
-            said.append(f"{name} {multiplier:.3g}")
+            texts.append(f"{name} {multiplier:.3g}")
         elif column not in (columns := trees.setdefault(f"{multiplier:.3g}", [])):
             columns.append(column)
     for multiplier, columns in trees.items():
         many = f"values of {len(columns)} columns" if len(columns) > 1 else columns[0]
-        said.append(f"{many} {multiplier} a level")
-    return listed(said)
+        texts.append(f"{many} {multiplier} a level")
+    return listed(texts)
 
 
 def decay_line(rule: ClippingRule | None, plan: Plan) -> str | None:
@@ -121,8 +121,8 @@ def answers_table(settings: Settings, plan: Plan) -> str | None:
     recipe, n = settings.recipe, settings.n
     deviation = recipe.deviation_of_asked(plan)
     rows = [("counts of", "cells", "records in a cell, on average", "standard error of a count", "of n")]
-    for own, cells in zip(sets, recipe.cells_asked, strict=True):
-        rows.append((listed(own), f"{cells:,}", f"{n / cells:,.1f}", f"{deviation:,.1f}", f"{deviation / n:.2%}"))
+    for names, cells in zip(sets, recipe.cells_asked, strict=True):
+        rows.append((listed(names), f"{cells:,}", f"{n / cells:,.1f}", f"{deviation:,.1f}", f"{deviation / n:.2%}"))
     more = [] if len(rows) <= _MOST_SETS + 1 else [f"and {len(rows) - 1 - _MOST_SETS:,} more, each with this error"]
     return "\n".join(["", align_columns(rows[: _MOST_SETS + 1]), *more])
 

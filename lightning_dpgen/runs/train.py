@@ -40,24 +40,24 @@ from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.specs.groups import RaySpec
 from lightning_dpgen.specs.run import RunSpec
-from lightning_dpgen.specs.settings import read_as
+from lightning_dpgen.specs.settings import describe_reading
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError
 
 
 @dataclass(frozen=True)
-class Begun:
+class RunFacts:
     """The facts that other ranks have to know of a run that rank 0 has begun.
 
     Args:
         promise: the plan of the run, as it was promised.
         about: what its ledger says about settings and records.
-        kept: the records in the files that rank 0 has encoded; None where each rank reads them into memory.
+        blocks: the records in the files that rank 0 has encoded; None where each rank reads them into memory.
     """
 
     promise: Mapping[str, Any]
     about: Mapping[str, Any]
-    kept: KeptRecords | None = None
+    blocks: KeptRecords | None = None
 
 
 def trained_mixture(run: Context, records: Records | InBlocks) -> Mixture:
@@ -69,8 +69,8 @@ def trained_mixture(run: Context, records: Records | InBlocks) -> Mixture:
     module = run.settings.module(account)
     checkpoint = restore(run, data, module) if account.resumed else None
     if account.remaining(TRAINING):
-        kept = store if isinstance(store, KeptRecords) else None
-        run.ranks.broadcast_object(Begun(account.ledger.promise, account.ledger.about, kept))
+        blocks = store if isinstance(store, KeptRecords) else None
+        run.ranks.broadcast_object(RunFacts(account.ledger.promise, account.ledger.about, blocks))
         with run.interrupts.patient(), quiet_lightning():
             fit(run, module, data, checkpoint)
         run.interrupts.stop_here()
@@ -187,7 +187,7 @@ def quiet_lightning() -> Iterator[None]:
 
 
 def run_worker(spec: RunSpec, source: Source, folder: RunFolder, ranks: Ranks) -> int:
-    """Do this rank's part, and return the exit status. What there is to say is said by rank 0.
+    """Do this rank's part, and return the exit status; rank 0 alone reports.
 
     Raises:
         UsageError: if this rank has other settings or records than rank 0.
@@ -195,9 +195,9 @@ def run_worker(spec: RunSpec, source: Source, folder: RunFolder, ranks: Ranks) -
     interrupts = Interrupts()
     try:
         with interrupts.caught():
-            begun: Begun | None = ranks.broadcast_object()
-            if begun is not None:
-                _train_rank(spec, source, begun, folder, interrupts, ranks)
+            facts: RunFacts | None = ranks.broadcast_object()
+            if facts is not None:
+                _train_rank(spec, source, facts, folder, interrupts, ranks)
     except KeyboardInterrupt:
         return INTERRUPTED
     except RankLost:
@@ -206,16 +206,16 @@ def run_worker(spec: RunSpec, source: Source, folder: RunFolder, ranks: Ranks) -
 
 
 def _train_rank(
-    spec: RunSpec, source: Source, begun: Begun, folder: RunFolder, interrupts: Interrupts, ranks: Ranks
+    spec: RunSpec, source: Source, facts: RunFacts, folder: RunFolder, interrupts: Interrupts, ranks: Ranks
 ) -> None:
     source.check()
     source.files()
-    identity.check_rank(begun.about, source.contents(), read_as(spec, source), ranks.rank)
-    settings = settings_of(with_kept_initial(spec, folder), source, begun.about)
-    identity.check_rank_settings(begun.about, settings.asked(), ranks.rank)
+    identity.check_rank(facts.about, source.contents(), describe_reading(spec, source), ranks.rank)
+    settings = settings_of(with_kept_initial(spec, folder), source, facts.about)
+    identity.check_rank_settings(facts.about, settings.dump_for_resume(), ranks.rank)
     if spec.trainer.threads is not None:
         torch.set_num_threads(spec.trainer.threads)
-    records = begun.kept
+    records = facts.blocks
     if records is None:
         records, _ = source.records(settings.schema)
     elif not records.is_there():
@@ -223,7 +223,7 @@ def _train_rank(
             f"rank {ranks.rank}: does not see the records that rank 0 has encoded into {folder.blocks}: expected the "
             "folder of the run in one place for all nodes; share it, or raise data.memory_gib where machines have room"
         )
-    account = Account(Plan.from_json(begun.promise), stream=private_stream(spec))
+    account = Account(Plan.from_json(facts.promise), stream=private_stream(spec))
     run = Context(settings, account, folder, interrupts, ranks=ranks, keeps=False)
     with interrupts.patient(), quiet_lightning():
         fit(run, settings.module(account), run.split_module(records))

@@ -14,7 +14,7 @@ from lightning_dpgen.privacy.accounting.epsilon_range import caution
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.projection.choice import PAIRS
 from lightning_dpgen.release.pages.text import sentence
-from lightning_dpgen.specs.findable import findable_warning
+from lightning_dpgen.specs.first_pass import findable_warning
 from lightning_dpgen.specs.projection_settings import ProjectionSettings
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.settings import Settings
@@ -43,12 +43,12 @@ def noise_warnings(settings: Settings, plan: Plan) -> Iterator[str]:
     """Yield warnings of clusters and measurements that hold more noise than records: of plan, n and schema alone."""
     if (warning := settings.split.warning(plan, settings.n)) is not None:
         yield as_settings(warning, "split", settings.spec.split)
-    if not settings.trained:
+    if not settings.trains_network:
         yield from settings.recipe.warnings(plan)
     yield from _kinds_warnings(settings.schema)
     if plan.private:
-        found = findable_warning(settings.spec.data, settings.n, settings.parts, plan.stages[0].access)
-        yield from (warning for warning in (found, _values_warning(settings, plan)) if warning is not None)
+        rare = findable_warning(settings.spec.data, settings.n, settings.parts, plan.stages[0].access)
+        yield from (warning for warning in (rare, _values_warning(settings, plan)) if warning is not None)
 
 
 def _kinds_warnings(schema: Schema) -> Iterator[str]:
@@ -64,12 +64,12 @@ def _kinds_warnings(schema: Schema) -> Iterator[str]:
 def _values_warning(settings: Settings, plan: Plan) -> str | None:
     """Return a warning of bins that follow the records, where noise hides most of them (`value_tree`)."""
     first = plan.stages[0].access.multipliers
-    found = {without_level(noise): multiplier for noise, multiplier in first.items() if noise != without_level(noise)}
-    least = CERTAIN_SIGMAS * max(found.values(), default=0.0) * plan.max_rows
+    trees = {without_level(noise): multiplier for noise, multiplier in first.items() if noise != without_level(noise)}
+    least = CERTAIN_SIGMAS * max(trees.values(), default=0.0) * plan.max_rows
     if least * _FEWEST_PIECES <= settings.n:
         return None
     counted = {VALUES_OF + name for name, part in settings.parts.items() if part.counted}
-    columns = listed(noise.removeprefix(VALUES_OF) for noise in found if noise not in counted)
+    columns = listed(noise.removeprefix(VALUES_OF) for noise in trees if noise not in counted)
     if not columns:
         return None
     return (
@@ -97,18 +97,18 @@ def plan_limits(settings: Settings, plan: Plan) -> tuple[str, ...]:
 
 def projection_warnings(settings: ProjectionSettings, n: int = 0, pulled_back: int | None = None) -> Iterator[str]:
     """Yield warnings of a projection, of its settings, and of the noisy count of rows that were pulled back: all public."""
-    spec, chosen = settings.spec, settings.chosen
+    spec, best = settings.spec, settings.best
     if not settings.private:
         return
     typical = f"squared distances of about {settings.typical**2:.3g}"
-    if chosen.error_of_mean > 1.0:
+    if best.error_of_mean > 1.0:
         yield (
             f"these rows estimate nothing: even the mean of {PAIRS:,} {typical} has a standard deviation of "
-            f"{chosen.error_of_mean:.2g} times their size; give more epsilon or a smaller radius, or do not release them"
+            f"{best.error_of_mean:.2g} times their size; give more epsilon or a smaller radius, or do not release them"
         )
-    elif chosen.error > 1.0:
+    elif best.error > 1.0:
         yield (
-            f"no single distance can be estimated: {typical} have a standard deviation of {chosen.error:.2g} times their "
+            f"no single distance can be estimated: {typical} have a standard deviation of {best.error:.2g} times their "
             "size, and averages over many pairs alone mean anything; give more epsilon, or a smaller radius"
         )
     if spec.project.unit == "element":

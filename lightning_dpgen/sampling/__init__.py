@@ -1,4 +1,7 @@
-"""Sampling of records: stores, Poisson lots, multi-hot records."""
+"""Sampling of records: stores, Poisson lots, multi-hot records.
+
+Read first: lots.py, stores.py, as_store.py.
+"""
 
 import lazy_loader
 

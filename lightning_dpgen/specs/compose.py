@@ -57,11 +57,7 @@ def conf_dir() -> Path:
 
 
 def refuse_interpolations(words: Sequence[str]) -> None:
-    """Refuse what would be looked up when it is read: a setting may be published, and an environment holds secrets.
-
-    Raises:
-        UsageError: naming the word.
-    """
+    """Refuse what would be looked up when it is read: a setting may be published, and an environment holds secrets."""
     for word in words:
         # Hydra takes a backslash away.
         if "${" in word.replace("\\", ""):
@@ -80,7 +76,7 @@ def compose_settings(words: Sequence[str], name: str) -> dict[str, Any]:
     words = [_check_word(word) for word in words]
     try:
         # A double plus also sets what a file may not hold.
-        parsed = [_parsed(word if _picks(word) else f"++{word}") for word in words]
+        parsed = [_parse_word(word if _picks(word) else f"++{word}") for word in words]
         for override, word in zip(parsed, words, strict=True):
             if override.is_sweep_override():
                 if number := _without_commas(word):
@@ -92,20 +88,20 @@ def compose_settings(words: Sequence[str], name: str) -> dict[str, Any]:
                     f"{word}: expected one value; dpgen train -m makes a run for each of several, and text with commas "
                     "or brackets needs quotes, inside those of the shell"
                 )
-        values = copy.deepcopy(_picked(name, tuple(word for word in words if _picks(word))))
+        values = copy.deepcopy(_compose_groups(name, tuple(word for word in words if _picks(word))))
         # Hydra's own order: all groups are picked first, and then each setting is set.
-        for own in parsed:
-            if own.is_force_add():
-                _put(values, own.key_or_group.split("."), own.value())
-        for own in parsed:
-            _keep_text(values, own)
+        for override in parsed:
+            if override.is_force_add():
+                _put(values, override.key_or_group.split("."), override.value())
+        for override in parsed:
+            _keep_text(values, override)
         return values
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(_explain(error)) from None
 
 
 @functools.lru_cache(maxsize=1024)
-def _parsed(word: str) -> Override:
+def _parse_word(word: str) -> Override:
     """Return what Hydra reads in a word."""
     return _parser().parse_overrides([word])[0]
 
@@ -130,7 +126,7 @@ def _put(values: dict[str, Any], names: Sequence[str], value: Any) -> None:
 
 
 @functools.lru_cache(maxsize=256)
-def _picked(name: str, words: tuple[str, ...]) -> dict[str, Any]:
+def _compose_groups(name: str, words: tuple[str, ...]) -> dict[str, Any]:
     """Return what Hydra makes of the files for words that pick groups: a command asks several times for the same."""
     # Within a sweep, Hydra has another configuration at hand.
     outer = GlobalHydra.instance().hydra
@@ -149,27 +145,27 @@ def name_of(word: str) -> str:
     return word.partition("=")[0].lstrip("+~").strip()
 
 
-def written(name: str, value: object) -> str:
+def write_word(name: str, value: object) -> str:
     """Return the word that sets a text, whatever signs it holds; a shell needs `shlex.quote` besides.
 
     Example:
-        >>> written("run_dir", "my runs/1")
+        >>> write_word("run_dir", "my runs/1")
         'run_dir="my runs/1"'
     """
     text = str(value)
     return f"{name}={text}" if _BARE.fullmatch(text) else f"{name}={QuotedString(text, Quote.double).with_quotes()}"
 
 
-def replaced(words: Sequence[str], name: str, value: object) -> list[str]:
+def replace_setting(words: Sequence[str], name: str, value: object) -> list[str]:
     """Return the words of a command line with another value of one setting."""
-    return [*(word for word in words if name_of(word) != name), written(name, value)]
+    return [*(word for word in words if name_of(word) != name), write_word(name, value)]
 
 
-def _quoted(word: str) -> str:
+def _quote_text(word: str) -> str:
     """Return a word whose text Hydra would read as its own language in quotes, unless it has them."""
     name, _, value = word.partition("=")
     bare = name_of(word) in _TEXTS and value[:1] not in ("'", '"', "") and value != "null"
-    return written(name, value) if bare else word
+    return write_word(name, value) if bare else word
 
 
 def _picks(word: str) -> bool:
@@ -177,15 +173,15 @@ def _picks(word: str) -> bool:
     return word.partition("=")[0] in GROUPS
 
 
-def _keep_text(values: dict[str, Any], own: Override) -> None:
+def _keep_text(values: dict[str, Any], override: Override) -> None:
     """Let a number know how it was typed."""
-    *groups, last = own.key_or_group.split(".")
+    *groups, last = override.key_or_group.split(".")
     for group in groups:
         values = values.get(group)
         if not isinstance(values, dict):
             return
-    text = str(own.input_line).partition("=")[2].strip()
-    if own.value_type is ValueType.ELEMENT and last in values and "(" not in text:
+    text = str(override.input_line).partition("=")[2].strip()
+    if override.value_type is ValueType.ELEMENT and last in values and "(" not in text:
         values[last] = as_typed(values[last], text)
 
 
@@ -228,7 +224,7 @@ def _check_word(word: str) -> str:
             raise UsageError(f"{word}: there is none; expected one of {', '.join(known)}{near}")
     if (why := NEVER.get(setting)) is not None:
         raise UsageError(f"{setting}: {why}")
-    return _quoted(f"{setting}={value}")
+    return _quote_text(f"{setting}={value}")
 
 
 def _without_commas(word: str) -> str:
@@ -248,7 +244,7 @@ def _explain(error: Exception) -> str:
         name, _, value = str(error.override).removeprefix("++").partition("=")
         return (
             f"argument {f'{name}={value}'!r}: cannot be read; text with signs other than - _ . / needs quotes, inside "
-            f"those of the shell, as in {shlex.quote(written(name, value))}"
+            f"those of the shell, as in {shlex.quote(write_word(name, value))}"
         )
     if isinstance(error, MissingConfigException):
         asked = (error.missing_cfg_file or "").replace("/", "=", 1)
@@ -260,7 +256,7 @@ def _explain(error: Exception) -> str:
     return text
 
 
-def expanded(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
+def expand_grid(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
     """Return all combinations, in Hydra's order, and the names of what differs between them.
 
     Raises:
@@ -271,32 +267,28 @@ def expanded(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
         if word.startswith("-"):
             raise _unknown_option(word)
     try:
-        parsed = [_parsed(_quoted(word)) for word in words]
-        choices = [_values(own) if own.is_sweep_override() else [str(own.input_line)] for own in parsed]
+        parsed = [_parse_word(_quote_text(word)) for word in words]
+        choices = [_sweep_words(item) if item.is_sweep_override() else [str(item.input_line)] for item in parsed]
     except OverrideParseException as error:
         raise UsageError(f"argument {error.override!r}: cannot be read as a setting or a sweep over one") from None
-    varied = [own.key_or_group for own in parsed if own.is_sweep_override()]
+    varied = [override.key_or_group for override in parsed if override.is_sweep_override()]
     if (count := math.prod(map(len, choices))) > _MOST:
         raise UsageError(f"{' '.join(varied)}: {count:,} combinations; expected {_MOST:,} at most")
     return [list(combination) for combination in itertools.product(*choices)], varied
 
 
-def _values(own: Override) -> list[str]:
-    """Return the words that a word with several values stands for.
-
-    Raises:
-        UsageError: for one that has none, or does not list them.
-    """
+def _sweep_words(override: Override) -> list[str]:
+    """Return the words that a word with several values stands for."""
     expected = "expected values in a list, as in seed=1,2,3, or whole numbers in a range, as in 'seed=range(0,3)'"
-    if own.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
-        raise UsageError(f"{own.input_line}: names no values; {expected}")
+    if override.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
+        raise UsageError(f"{override.input_line}: names no values; {expected}")
     # A range may be longer than memory.
-    values = list(itertools.islice(own.sweep_string_iterator(), _MOST + 1))
+    values = list(itertools.islice(override.sweep_string_iterator(), _MOST + 1))
     if not values:
-        raise UsageError(f"{own.input_line}: has no value; {expected}")
+        raise UsageError(f"{override.input_line}: has no value; {expected}")
     if len(values) > _MOST:
-        raise UsageError(f"{own.input_line}: more than {_MOST:,} values; expected that many at most")
-    return [f"{own.get_key_element()}={value}" for value in values]
+        raise UsageError(f"{override.input_line}: more than {_MOST:,} values; expected that many at most")
+    return [f"{override.get_key_element()}={value}" for value in values]
 
 
 def is_for_hydra(word: str) -> bool:

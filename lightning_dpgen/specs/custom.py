@@ -31,7 +31,7 @@ from lightning_dpgen.specs.usage_error import UsageError
 _NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 
-def named(setting: str, target: str | None) -> Any:
+def import_by_name(setting: str, target: str | None) -> Any:
     """Return the object of a dotted name, such as ``package.module.function``; also of a module in the working directory.
 
     Args:
@@ -41,7 +41,7 @@ def named(setting: str, target: str | None) -> Any:
         UsageError: if there is no such thing, or its module cannot be imported.
 
     Example:
-        >>> named("data.target", "json.loads").__name__
+        >>> import_by_name("data.target", "json.loads").__name__
         'loads'
     """
     if not target:
@@ -53,13 +53,13 @@ def named(setting: str, target: str | None) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
     # A script ends the program.
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{setting}={target}: {module} cannot be imported ({said(error)})") from None
-    if not hasattr(found, name):
+        raise UsageError(f"{setting}={target}: {module} cannot be imported ({describe_error(error)})") from None
+    if not hasattr(imported, name):
         raise UsageError(f"{setting}={target}: the module {module} has no {name}")
-    return getattr(found, name)
+    return getattr(imported, name)
 
 
 def options_of(setting: str, options: Any) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def options_of(setting: str, options: Any) -> dict[str, Any]:
     return dict(options)
 
 
-def said(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return an error of the user's code in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
@@ -97,7 +97,7 @@ class CustomSource(Source):
             UsageError: if there is no such function, it fails, or gives anything else than (schema, `Encoded` or
                 `Records`), or a frame and its schema.
         """
-        function, where = named("data.target", self.spec.target), f"data.target={self.spec.target}"
+        function, where = import_by_name("data.target", self.spec.target), f"data.target={self.spec.target}"
         if not callable(function):
             raise UsageError(
                 f"{where}: is a {type(function).__name__}; expected a function that returns schema and records"
@@ -107,7 +107,7 @@ class CustomSource(Source):
             given = function(**options)
         # It may end the program, too.
         except (Exception, SystemExit) as error:
-            raise UsageError(f"{where}: it failed when it was called ({said(error)})") from None
+            raise UsageError(f"{where}: it failed when it was called ({describe_error(error)})") from None
         schema = records = None
         if isinstance(given, tuple) and len(given) == 2:
             schema, records = given if isinstance(given[0], Schema) else given[::-1]

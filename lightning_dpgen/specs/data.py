@@ -238,8 +238,8 @@ class BasketsSpec(_OfFiles):
 
     @property
     def written(self) -> BasketForm:
-        said = self.given("form", "separator", "columns", "person", "header")
-        return BasketForm(**said, label=self.label or bool(self.classes))
+        given = self.given("form", "separator", "columns", "person", "header")
+        return BasketForm(**given, label=self.label or bool(self.classes))
 
 
 class SeriesSpec(_OfFiles):
@@ -268,13 +268,13 @@ class SeriesSpec(_OfFiles):
     @property
     def written(self) -> SeriesForm:
         names = ("form", "header", "separator", "columns", "label", "person", "by", "day", "time", "weekdays")
-        said = SeriesForm(**self.given(*names))
-        if said.time is not None and self.steps is None and self.length is not None:
+        form = SeriesForm(**self.given(*names))
+        if form.time is not None and self.steps is None and self.length is not None:
             raise ValueError(
-                f"time={said.time}: expected steps, the public times of a series, as in steps=1980..1987: those of the "
+                f"time={form.time}: expected steps, the public times of a series, as in steps=1980..1987: those of the "
                 "file are values of records"
             )
-        return said
+        return form
 
 
 class CustomDataSpec(_OfOwnTables):

@@ -143,8 +143,8 @@ class Defaults:
     def waves(self) -> int:
         """3 sqrt(s / labels), 16 to 140, at most the numbers of a record."""
         # Second moments of d waves are found where they are above sqrt(d) / strength of a label.
-        found = round(_between(3.0 * math.sqrt(self.strength / labels_of(self.layout)), 16, 140))
-        return min(max(self.layout.units, 1), found)
+        waves = round(_between(3.0 * math.sqrt(self.strength / labels_of(self.layout)), 16, 140))
+        return min(max(self.layout.units, 1), waves)
 
     @property
     def poses(self) -> str:
@@ -269,7 +269,7 @@ class ModelChoice:
     why: str
 
 
-def ranked(schema: Schema, strength: float, table: Sequence[Mapping[str, Any]] | None = None) -> list[ModelChoice]:
+def rank_models(schema: Schema, strength: float, table: Sequence[Mapping[str, Any]] | None = None) -> list[ModelChoice]:
     """Return the candidates, best first, and why: what they scored in the nearest trial.
 
     The rule is handed what is public: the kind of the schema, whether it has a label, how many numbers a record is, and the
@@ -282,9 +282,9 @@ def ranked(schema: Schema, strength: float, table: Sequence[Mapping[str, Any]] |
     Example:
         >>> about = {"name": "clothes", "kind": "images", "label": False, "width": 784}
         >>> scores = {1_000: {"measured": 0.8, "vae": 0.4}, 90_000: {"measured": 0.3, "vae": 0.4}}
-        >>> trials = [{**about, "strength": strength, "scores": own} for strength, own in scores.items()]
+        >>> trials = [{**about, "strength": strength, "scores": by_model} for strength, by_model in scores.items()]
         >>> from lightning_dpgen.data.pictures.schema import ImageSchema
-        >>> few, many = (ranked(ImageSchema(8, 8, levels=1), s, trials) for s in (500.0, 80_000.0))
+        >>> few, many = (rank_models(ImageSchema(8, 8, levels=1), s, trials) for s in (500.0, 80_000.0))
         >>> few[0].name, [choice.name for choice in many]
         ('measured', ['vae', 'measured'])
         >>> many[0].why.split("noise; ")[1]
@@ -297,14 +297,14 @@ def ranked(schema: Schema, strength: float, table: Sequence[Mapping[str, Any]] |
     means, nearest = judged_by(about, alike)
     names = list(means)
     scores = sorted(nearest["scores"].items(), key=lambda item: -item[1])
-    said = ", ".join(f"{name} {score:.2f}" for name, score in scores)
+    scores_text = ", ".join(f"{name} {score:.2f}" for name, score in scores)
     poor = "; none did well there" if scores[0][1] < _POOR else ""
     # The nearest alone does not decide.
     other = scores[0][0]
     mean = f" by a weighted mean ({names[0]} {means[names[0]]:.3f}, {other} {means[other]:.3f})" * (other != names[0])
     where = (
         f"best over {len(alike)} trials{mean}; in the nearest ({nearest['name']}, {nearest['strength']:,} records over "
-        f"their noise; here {strength:,.0f}) scores from 0 to 1 were {said}{poor}"
+        f"their noise; here {strength:,.0f}) scores from 0 to 1 were {scores_text}{poor}"
     )
     return [ModelChoice(name, f"model=auto took {name}: {'next ' * (name != names[0])}{where}") for name in names]
 

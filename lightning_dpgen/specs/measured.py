@@ -26,7 +26,7 @@ from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 from lightning_dpgen.specs.defaults import Defaults, labels_of, strength_of
 from lightning_dpgen.specs.model import ClassifierSpec, MeasuredSpec
 from lightning_dpgen.specs.network import TrainedSpec
-from lightning_dpgen.specs.spec import typed
+from lightning_dpgen.specs.spec import as_word
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
 
 # Features whose curvature, a matrix, is decomposed in a minute and in a GiB of memory, and weights of all labels, which
@@ -39,9 +39,6 @@ def check_label(spec: TrainedSpec | MeasuredSpec, schema: Schema, share: float |
 
     Args:
         share: the share of the label, as it was given or by default.
-
-    Raises:
-        UsageError: naming the setting.
     """
     if spec.label_sharpness is not None and not share:
         raise UsageError(
@@ -88,24 +85,24 @@ def complete_label(spec: TrainedSpec, schema: Schema) -> TrainedSpec:
     return spec if spec.label_sharpness is not None else spec.changed(label_sharpness=1.0)
 
 
-def label_specs(spec: TrainedSpec, n: int, left: float) -> list[StageSpec]:
+def label_specs(spec: TrainedSpec, n: int, remaining_share: float) -> list[StageSpec]:
     """Return the accesses of the label of a network, if it has any.
 
     Args:
         spec: complete.
-        left: share of the budget that network and label may spend.
+        remaining_share: share of the budget that network and label may spend.
 
     Raises:
         UsageError: if there is none.
     """
     if not spec.label_share:
         return []
-    if left <= 0.0:
+    if remaining_share <= 0.0:
         raise UsageError(
-            f"the shares of the budget that are given leave {left:.2g} for network and label: set smaller ones "
+            f"the shares of the budget that are given leave {remaining_share:.2g} for network and label: set smaller ones "
             "(data.n_share, privacy.fidelity_share, split.moments_share, split.lloyd_share, split.means_share)"
         )
-    return [label_workload(n, spec.label_share, agreement=False).spec(left)]
+    return [label_workload(n, spec.label_share, agreement=False).spec(remaining_share)]
 
 
 # Tables of two columns, twice: what a fit of minutes and a GiB of memory can look at.
@@ -115,11 +112,7 @@ _CLASSIFIER_SHARE = 0.75
 
 
 def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) -> MeasuredSpec:
-    """Return the settings with what is left out filled in; refuse what records of this kind have no use for.
-
-    Raises:
-        UsageError: naming the setting.
-    """
+    """Return the settings with what is left out filled in; refuse what records of this kind have no use for."""
     layout = schema.layout
     if isinstance(spec, ClassifierSpec):
         spec = _with_classifier(spec, schema)
@@ -176,12 +169,12 @@ def _symmetries(asked: Any, schema: Schema, applies: bool) -> dict[str, Any] | N
             f"model.symmetries={asked}: apply only to pictures, and these records are of kind {schema.kind}; leave it out"
         )
     try:
-        found = SETS[asked] if isinstance(asked, str) else Symmetries(**asked)
+        symmetries = SETS[asked] if isinstance(asked, str) else Symmetries(**asked)
     except (KeyError, TypeError):  # no such name, or no such number
         raise UsageError(f"model.symmetries={asked}: expected {expected}") from None
     except ValueError as error:
         raise UsageError(f"model.symmetries: {error}") from None
-    return asdict(found)
+    return asdict(symmetries)
 
 
 def make_recipe(
@@ -201,21 +194,21 @@ def make_recipe(
     return ClassifierRecipe(recipe, schema, spec.label_share, *sizes, seed)
 
 
-def measured_specs(recipe: Recipe, left: float) -> list[StageSpec]:
+def measured_specs(recipe: Recipe, remaining_share: float) -> list[StageSpec]:
     """Return the stages of what is measured.
 
     Args:
-        left: share of the budget that other accesses leave.
+        remaining_share: share of the budget that other accesses leave.
 
     Raises:
         UsageError: if nothing is left to measure with.
     """
-    if left <= 0.0:
+    if remaining_share <= 0.0:
         raise UsageError(
-            f"the shares of the budget that are given leave {left:.2g} to measure with: set smaller ones (data.n_share, "
-            "privacy.fidelity_share)"
+            f"the shares of the budget that are given leave {remaining_share:.2g} to measure with: set smaller ones "
+            "(data.n_share, privacy.fidelity_share)"
         )
-    return recipe.specs(left)
+    return recipe.specs(remaining_share)
 
 
 # The most cells of all tables together: each is a row of a file of the release.
@@ -251,10 +244,10 @@ def read_sets(asked: str | Sequence[Any]) -> list[list[str]]:
         asked = content.get("workload")
         if list(content) != ["workload"]:
             raise UsageError(f"{setting}: holds the keys {listed(content) if content else 'none'}: expected workload alone")
-    lists = isinstance(asked, list) and asked and all(isinstance(own, list) and own for own in asked)
-    if not lists or not all(isinstance(name, str | int) and not isinstance(name, bool) for own in asked for name in own):
+    lists = isinstance(asked, list) and asked and all(isinstance(names, list) and names for names in asked)
+    if not lists or any(isinstance(name, bool) or not isinstance(name, str | int) for names in asked for name in names):
         raise UsageError(f"{setting}: {shown(asked)}: expected {_EXPECTED}")
-    return [[name if isinstance(name, str) else typed(name) for name in own] for own in asked]
+    return [[name if isinstance(name, str) else as_word(name) for name in names] for names in asked]
 
 
 def check_sets(
@@ -264,17 +257,14 @@ def check_sets(
 
     Args:
         n, epsilon, delta, max_rows: the declared number of records and the budget, from which the expected noise follows.
-
-    Raises:
-        UsageError: naming the set and the column.
     """
     if not kind_of(schema).tabular:
         raise UsageError(f"data.workload: applies only to tables, and these records are {schema.kind}; leave it out")
     _check_names(sets, schema)
     sizes = dict(zip(schema.choices, schema.layout.groups, strict=True))
-    if single := sorted({name for own in sets for name in own} - sizes.keys()):
+    if single := sorted({name for names in sets for name in names} - sizes.keys()):
         raise UsageError(f"data.workload: column {single[0]!r} has one value only, which tells nothing; leave it out")
-    cells = [math.prod(sizes[name] for name in own) for own in sets]
+    cells = [math.prod(sizes[name] for name in names) for names in sets]
     if sum(cells) > MOST_CELLS:
         noise = n / strength_of(n, epsilon, delta, max_rows) * math.sqrt(len(sets) / WORKLOAD_SHARE)
         most = max(cells)

@@ -16,7 +16,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.planning.calibration import StageSpec
 from lightning_dpgen.release.bounds import check_numbers
 from lightning_dpgen.release.drawing.model_files import NETWORKS, rebuilt
-from lightning_dpgen.specs.custom import named, options_of, said
+from lightning_dpgen.specs.custom import describe_error, import_by_name, options_of
 from lightning_dpgen.specs.model import CustomSpec, RBMSpec, WGANSpec
 from lightning_dpgen.specs.network import TrainedSpec, VAESpec
 from lightning_dpgen.specs.run import RunSpec
@@ -33,11 +33,7 @@ _KEYWORDS = ("n", "k", "bias", "lr", "seed", "log_every")
 
 
 def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
-    """Refuse settings of a model that do not fit the records.
-
-    Raises:
-        UsageError: naming the setting.
-    """
+    """Refuse settings of a model that do not fit the records."""
     if getattr(spec, "network", None) == "deep_conv" and schema.dimensions != 2:
         raise UsageError(f"model.network=deep_conv: is for pictures, and data={source} has none; use model.network=dense")
     for name, words, dimensions in (("network", "pictures", (2,)), ("critic", "pictures and series", (1, 2))):
@@ -81,8 +77,8 @@ def _check_prior(spec: VAESpec) -> None:
         make_prior(spec.latent, spec.prior_settings)
     except ValueError as error:
         words = str(error).removeprefix("prior: ")
-        own = words.partition("=")[0] in ("off", "scale", "centres")
-        raise UsageError(f"model.prior_{words}" if own else f"model.prior={spec.prior}: {words}") from None
+        is_setting = words.partition("=")[0] in ("off", "scale", "centres")
+        raise UsageError(f"model.prior_{words}" if is_setting else f"model.prior={spec.prior}: {words}") from None
 
 
 def rules_of(spec: TrainedSpec, clipping: ClippingRule) -> tuple[ClippingRule, ...]:
@@ -128,9 +124,10 @@ def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: A
     given = schema, account, rules[0] if len(rules) == 1 else rules
     if isinstance(spec, CustomSpec):
         try:
-            module = named("model.target", spec.target)(*given, **keywords, **options_of("model.options", spec.options))
+            options = options_of("model.options", spec.options)
+            module = import_by_name("model.target", spec.target)(*given, **keywords, **options)
         except (Exception, SystemExit) as error:
-            raise UsageError(f"model.target={spec.target}: it cannot be made ({said(error)})") from None
+            raise UsageError(f"model.target={spec.target}: it cannot be made ({describe_error(error)})") from None
     else:
         module = _class_of(spec)(*given, **keywords, **options)
     size = module.micro_batch = run.trainer.micro_batch
@@ -165,22 +162,18 @@ def _divergence(spec: VAESpec) -> Divergence:
 
 
 def check_custom(spec: CustomSpec) -> None:
-    """Refuse a target that makes no module, or does not take the options.
-
-    Raises:
-        UsageError: naming the setting.
-    """
+    """Refuse a target that makes no module, or does not take the options."""
     from lightning_dpgen.plugins.mixture import PrivateMixture
 
-    made, where = named("model.target", spec.target), f"model.target={spec.target}"
-    if not isinstance(made, type) or not issubclass(made, PrivateMixture):
+    target, where = import_by_name("model.target", spec.target), f"model.target={spec.target}"
+    if not isinstance(target, type) or not issubclass(target, PrivateMixture):
         raise UsageError(f"{where}: expected a class that derives from lightning_dpgen.PrivateMixture, as VAE does")
     options = options_of("model.options", spec.options)
     for name in options:
         if name in (*_KEYWORDS, *CustomSpec.model_fields):
             raise UsageError(f"model.options.{name}: has a setting of its own, {'' if name == 'n' else 'model.'}{name}")
     try:
-        inspect.signature(made).bind(None, None, None, **dict.fromkeys([*_KEYWORDS, *options]))
+        inspect.signature(target).bind(None, None, None, **dict.fromkeys([*_KEYWORDS, *options]))
     except TypeError as error:
         raise UsageError(
             f"{where}: cannot be made from schema, account, clipping, {', '.join(_KEYWORDS)} and model.options ({error})"
@@ -205,10 +198,10 @@ def rehearse(module: PrivateMixture, target: str) -> None:
     try:
         again = rebuilt(network)
         offsets = [min(2, i) for i in range(network.k + 1)]
-        made = again.generate(offsets, torch.Generator().manual_seed(0)).detach()
+        records = again.generate(offsets, torch.Generator().manual_seed(0)).detach()
     except Exception as error:
-        raise UsageError(f"{where} cannot be released, read again and sampled from ({said(error)})") from None
+        raise UsageError(f"{where} cannot be released, read again and sampled from ({describe_error(error)})") from None
     width = module.network.schema.layout.width
-    if made.shape != (offsets[-1], width) or not torch.isfinite(made).all() or (made < 0).any() or (made > 1).any():
+    if records.shape != (offsets[-1], width) or not ((records >= 0) & (records <= 1)).all():
         shape = f"({offsets[-1]}, {width})"
-        raise UsageError(f"{where} generates numbers of shape {tuple(made.shape)}: expected {shape}, all in [0, 1]")
+        raise UsageError(f"{where} generates numbers of shape {tuple(records.shape)}: expected {shape}, all in [0, 1]")

@@ -67,11 +67,7 @@ class NetworkSpec(TrainedSpec):
         self.check()
 
     def check(self) -> None:
-        """Refuse settings that do not go with each other.
-
-        Raises:
-            UsageError: naming them.
-        """
+        """Refuse settings that do not go with each other."""
         if self.init == "":
             raise UsageError("model.init: is empty; expected the folder of a release, or of its run")
         if self.init is None and self.init_public is not None:

@@ -179,7 +179,7 @@ class DecaySpec(_Rule):
         if self.factor is not None and self.ratio is not None:
             raise UsageError(f"clipping.factor={self.factor:g}, clipping.ratio={self.ratio:g}: expected one of them")
 
-    def solved(self, steps: int | None, rhythm: int) -> DecaySpec:
+    def solve_ratio(self, steps: int | None, rhythm: int) -> DecaySpec:
         """Return the settings without a ratio, for so many steps in loops of `rhythm` lots (dp-GAN, Algorithm 1).
 
         Raises:
@@ -248,14 +248,11 @@ def make_rule(
 
     Args:
         steps: the number of lots, if it is known; `rhythm` of them make an outer loop.
-
-    Raises:
-        UsageError: naming the setting that the rule refuses.
     """
     from lightning_dpgen.gradients.clipping import Decay, DPNorm, Fixed, Normalised, PerPerson, Quantile, Smoothed
 
     if isinstance(spec, DecaySpec):
-        spec = spec.solved(steps, rhythm)
+        spec = spec.solve_ratio(steps, rhythm)
     kinds = {"fixed": Fixed, "decay": Decay, "dpnorm": DPNorm, "quantile": Quantile, "normalised": Normalised}
     values = {name: value for name, value in spec.given().items() if name not in ("rule", "smooth", "per_person")}
     try:

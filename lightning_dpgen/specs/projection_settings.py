@@ -39,7 +39,7 @@ class ProjectionSettings:
     typical: float
 
     @property
-    def chosen(self) -> Option:
+    def best(self) -> Option:
         """The best option, by which rows are projected."""
         return self.options[0]
 
@@ -56,7 +56,7 @@ class ProjectionSettings:
         except ValueError as error:
             raise UsageError(_in_settings(error, self.spec)) from None
 
-    def declared(self, n: int) -> dict[str, Any]:
+    def dump_public(self, n: int) -> dict[str, Any]:
         """Return everything that the certificate assumes to be public."""
         project = self.spec.project
         return {
@@ -67,9 +67,9 @@ class ProjectionSettings:
                 "unit": project.unit,
                 "radius": project.radius,
                 "distance": project.distance,
-                "k": self.chosen.k,
-                "matrix": self.chosen.matrix,
-                "noise": self.chosen.noise,
+                "k": self.best.k,
+                "matrix": self.best.matrix,
+                "noise": self.best.noise,
                 "grid": self.projection.grid,
                 "centre": project.centre,
                 "typical": self.typical,
@@ -79,16 +79,16 @@ class ProjectionSettings:
             **self.spec.given(LICENSE),
         }
 
-    def asked(self, n: int) -> dict[str, Any]:
+    def dump_for_resume(self, n: int) -> dict[str, Any]:
         """Return what a run must be asked for again when it goes on."""
         privacy = self.spec.privacy
-        return self.declared(n) | {
+        return self.dump_public(n) | {
             "privacy": {"epsilon": privacy.epsilon, "delta": privacy.delta},
             "debug": {"private_seed": self.spec.debug.private_seed},
         }
 
 
-def fill_projection(spec: ProjectSpec, d: int) -> ProjectionSettings:
+def complete_projection(spec: ProjectSpec, d: int) -> ProjectionSettings:
     """Choose what was left open, for rows of d columns.
 
     Raises:

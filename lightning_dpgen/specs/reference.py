@@ -29,17 +29,17 @@ that the budget buys, and s' is the same for means. [The defaults](defaults.md) 
 """
 
 
-def listed(kind: type[Spec]) -> str:
+def help_of_settings(kind: type[Spec]) -> str:
     """Return the groups of settings, and the files that each may pick, for `--help`."""
     lines = [f"  {' '.join(group for group in kind.model_fields if _plain(kind, group))}"]
     for group in kind.model_fields:
         if _plain(kind, group):
             continue
-        found = variants(kind, group)
+        specs = variants(kind, group)
         known = [path.stem for path in sorted((conf_dir() / group).glob("*.yaml"))]
-        picks = [name for name in known if name in found or (group == "privacy" and name in ("default", "off"))]
-        own = {name for spec in found.values() for name in names_of(spec)} - {"source", "name", "rule"}
-        words = ([f"{group}={'|'.join(picks)}"] if picks else []) + [f"{group}.{name}" for name in sorted(own)]
+        picks = [name for name in known if name in specs or (group == "privacy" and name in ("default", "off"))]
+        settings = {name for spec in specs.values() for name in names_of(spec)} - {"source", "name", "rule"}
+        words = ([f"{group}={'|'.join(picks)}"] if picks else []) + [f"{group}.{name}" for name in sorted(settings)]
         # A long list of names goes on in the next line after a name, and not within one.
         wrapped = textwrap.wrap(" ".join(words).replace("|", "| "), 110, initial_indent="  ", subsequent_indent="    ")
         lines += [line.replace("| ", "|") for line in wrapped]
@@ -64,25 +64,25 @@ def reference() -> str:
 
 
 def _group(kind: type[Spec], group: str) -> Iterator[str]:
-    found = variants(kind, group)
+    specs = variants(kind, group)
     command = " (dpgen project)" if kind is ProjectSpec and group != "project" else ""
     yield f"## {group}{command}"
-    for spec in dict.fromkeys(found.values()):
-        picked = [_FILES[spec]] if spec in _FILES else [value for value, own in found.items() if own is spec and value]
+    for spec in dict.fromkeys(specs.values()):
+        picked = [_FILES[spec]] if spec in _FILES else [value for value, one in specs.items() if one is spec and value]
         title = f"### {', '.join(f'`{group}={value}`' for value in picked)}\n\n" if picked else ""
-        fields = {name: f for name, f in names_of(spec).items() if _is_told(name, f)}
+        fields = {name: f for name, f in names_of(spec).items() if _is_listed(name, f)}
         text = (spec.__doc__ or "").strip()
         yield f"{title}{text}" + (f"\n\n{_table(fields, f'{group}.')}" if fields else "")
 
 
-def _is_told(name: str, field: FieldInfo) -> bool:
+def _is_listed(name: str, field: FieldInfo) -> bool:
     """Return False for what picks the group, and for what a group does not have."""
     return name not in ("source", "name", "rule") and bool(field.description) and field.annotation is not type(None)
 
 
 def _plain(kind: type[Spec], name: str) -> bool:
-    found = next(iter(variants(kind, name).values()))
-    return not (isinstance(found, type) and issubclass(found, Spec))
+    spec = next(iter(variants(kind, name).values()))
+    return not (isinstance(spec, type) and issubclass(spec, Spec))
 
 
 def _table(fields: dict[str, FieldInfo], prefix: str) -> str:
@@ -98,12 +98,12 @@ def _default(field: FieldInfo) -> str:
     from lightning_dpgen.specs.defaults import Defaults
 
     rule = about(field, "rule")
-    if (said := about(field, "by_default")) is not None:
-        return str(said)
+    if (words := about(field, "by_default")) is not None:
+        return str(words)
     if isinstance(rule, str):
         member = getattr(Defaults, rule)
-        said = member.__doc__ if isinstance(member, property) else f"{shown(member)}; of measured models 0"
-        return (said or "").strip().rstrip(".")
+        words = member.__doc__ if isinstance(member, property) else f"{shown(member)}; of measured models 0"
+        return (words or "").strip().rstrip(".")
     if about(field, "needed"):
         return "must be given"
     return "" if field.default is None or field.is_required() else shown(field.default)

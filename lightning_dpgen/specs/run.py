@@ -91,22 +91,23 @@ class AuditSpec(RunSpec):
         return not isinstance(self.model, TrainedSpec | AutoSpec)
 
 
-def read_run(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapping[str, Any] | None = None) -> RunSpec:
+def load_settings(
+    words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapping[str, Any] | None = None
+) -> RunSpec:
     """Return the settings that the words of a command line ask for; each value is within its range.
 
     Args:
         words: as in ``["data=mnist", "privacy.epsilon=2"]``.
         given: values by name that are no words.
-
-    Raises:
-        UsageError: naming the argument, its value and what was expected.
     """
-    return with_default_bins(read_words(words, kind, given=given))
+    return with_default_bins(load_settings_without_slow_defaults(words, kind, given=given))
 
 
-def read_words(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapping[str, Any] | None = None) -> RunSpec:
-    """Return the settings without the default that takes a while to import (`with_default_bins`); see `read_run`."""
-    values, named = run_settings(words, kind), {name_of(word) for word in words}
+def load_settings_without_slow_defaults(
+    words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapping[str, Any] | None = None
+) -> RunSpec:
+    """Return the settings without the default that takes a while to import (`with_default_bins`)."""
+    values, named = compose_run(words, kind), {name_of(word) for word in words}
     for name, value in (given or {}).items():
         group, _, last = name.partition(".")
         values[group][last] = value
@@ -137,16 +138,12 @@ def read_words(words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Ma
     return spec
 
 
-def run_settings(words: Sequence[str], kind: type[RunSpec] = RunSpec) -> dict[str, Any]:
-    """Return the settings of a run as files and words compose them: of `model=auto` where no word names a model.
-
-    Raises:
-        UsageError: as `compose_settings`.
-    """
-    values = _composed(words, kind)
+def compose_run(words: Sequence[str], kind: type[RunSpec] = RunSpec) -> dict[str, Any]:
+    """Return the settings of a run as files and words compose them: of `model=auto` where no word names a model."""
+    values = _compose(words, kind)
     data = variants(RunSpec, "data").get((values.get("data") or {}).get("source"))
     if kind is RunSpec and data is not None and data.chooses_model and not any(map(_names_a_model, words)):
-        return _composed([*words, "model=auto"], kind)
+        return _compose([*words, "model=auto"], kind)
     return values
 
 
@@ -184,19 +181,19 @@ def _takes_default_bins(spec: RunSpec) -> bool:
     return paid and privacy.selection is None and getattr(spec.model, "init", None) is None
 
 
-def read_audit(words: Sequence[str]) -> AuditSpec:
-    """Return the settings of an audit, which says itself how many records there are, and keeps no folder; see `read_run`.
+def load_audit_settings(words: Sequence[str]) -> AuditSpec:
+    """Return the settings of an audit, which says itself how many records there are, and keeps no folder.
 
     Raises:
-        UsageError: as `read_run`, and for a setting that would be passed over.
+        UsageError: as `load_settings`, and for a setting that would be passed over.
     """
-    spec = read_run(words, AuditSpec)
-    typed = {name_of(word) for word in words}
-    if "run_dir" in typed:
+    spec = load_settings(words, AuditSpec)
+    named = {name_of(word) for word in words}
+    if "run_dir" in named:
         raise UsageError(f"run_dir={spec.run_dir}: an audit keeps nothing; leave it out")
     if spec.attacks_runs and spec.audit.spend:
         raise UsageError("audit.spend=true: a run of measurements is attacked at made-up records alone; leave it out")
-    for name in () if spec.audit.spend or spec.attacks_runs else sorted(typed & {"data.n", "data.n_share"}):
+    for name in () if spec.audit.spend or spec.attacks_runs else sorted(named & {"data.n", "data.n_share"}):
         if isinstance(spec.model, AutoSpec):
             raise UsageError(
                 f"{name}: an audit has to know the model before it knows the records: add model=measured for what "
@@ -209,7 +206,7 @@ def read_audit(words: Sequence[str]) -> AuditSpec:
     return spec
 
 
-def _composed(words: Sequence[str], kind: type[RunSpec | ProjectSpec]) -> dict[str, Any]:
+def _compose(words: Sequence[str], kind: type[RunSpec | ProjectSpec]) -> dict[str, Any]:
     """Return the configuration of a command, unless its records are those of another one."""
     projects = kind is ProjectSpec
     refuse_interpolations(words)
@@ -241,22 +238,22 @@ def _check_seed(spec: RunSpec | ProjectSpec) -> None:
         )
 
 
-def read_data(words: Sequence[str]) -> DataSpec:
+def load_data_settings(words: Sequence[str]) -> DataSpec:
     """Return the settings of records alone, for a release whose schema is known.
 
     Raises:
-        UsageError: as `read_run`, and for any setting that is not of the data.
+        UsageError: as `load_settings`, and for any setting that is not of the data.
     """
     for word in words:
         name = word.partition("=")[0].lstrip("+~")
         if name != "data" and not name.startswith("data.") and "=" in word:
             raise UsageError(f"{word}: expected settings of the data alone, as in data=table data.path=FILE")
-    return parse(RunSpec, _composed(words, RunSpec)).data
+    return parse(RunSpec, _compose(words, RunSpec)).data
 
 
-def read_projection(words: Sequence[str]) -> ProjectSpec:
-    """Return the settings of a projection; see `read_run`."""
-    spec = parse(ProjectSpec, _composed(words, ProjectSpec))
+def load_projection_settings(words: Sequence[str]) -> ProjectSpec:
+    """Return the settings of a projection; see `load_settings`."""
+    spec = parse(ProjectSpec, _compose(words, ProjectSpec))
     check_needed(spec.data, "data")
     if spec.privacy.delta is None:
         spec = spec.changed(privacy=spec.privacy.changed(delta=default_delta(spec.data.n)))
@@ -275,11 +272,7 @@ def read_projection(words: Sequence[str]) -> ProjectSpec:
 
 
 def check_privacy(spec: RunSpec) -> None:
-    """Check the budget, and noise and steps beside it, for a declared number of records or before one is bought.
-
-    Raises:
-        UsageError: naming the setting.
-    """
+    """Check the budget, and noise and steps beside it, for a declared number of records or before one is bought."""
     privacy, data = spec.privacy, spec.data
     if privacy.unit is not None and data.column_of_persons is not None:
         raise UsageError(

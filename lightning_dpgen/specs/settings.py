@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lightning_dpgen.clustering.settings import SplitSettings
-from lightning_dpgen.data.discovery.bounds_and_keys import bounds_of, discovery_stage, keys_of
+from lightning_dpgen.data.discovery.bounds_and_keys import bounds_of, keys_of
 from lightning_dpgen.data.discovery.value_grid import VALUES_OF
 from lightning_dpgen.data.schema import Schema, kind_of
 from lightning_dpgen.data.tables.column import BadSchema
@@ -25,15 +25,15 @@ from lightning_dpgen.metrics.fidelity import fidelity_stage
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import PLD
 from lightning_dpgen.privacy.plan import Plan
-from lightning_dpgen.privacy.planning.calibration import StageSpec, make_first_plan, make_plan, make_rest
+from lightning_dpgen.privacy.planning.calibration import StageSpec, make_plan, make_rest
 from lightning_dpgen.release.bounds import check_columns, check_declared, check_rows, default_rows
 from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.publishing.licenses import LICENSE
 from lightning_dpgen.release.unit_check import unit_of_persons
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs.defaults import MOST_STEPS, Defaults, ranked, strength_of
-from lightning_dpgen.specs.findable import check_findable
-from lightning_dpgen.specs.groups import RaySpec
+from lightning_dpgen.specs.defaults import Defaults, rank_models, strength_of
+from lightning_dpgen.specs.first_pass import first_stage, has_first_pass, share_for_values
+from lightning_dpgen.specs.groups import RaySpec, SplitSpec
 from lightning_dpgen.specs.measured import (
     check_sets,
     complete_label,
@@ -47,26 +47,25 @@ from lightning_dpgen.specs.model import AutoSpec, CustomSpec, MeasuredSpec, WGAN
 from lightning_dpgen.specs.modules import check_custom, check_model, make_module, stage_of_training
 from lightning_dpgen.specs.network import TrainedSpec, VAESpec
 from lightning_dpgen.specs.privacy import AutoRuleSpec, DPNormSpec, make_rule
-from lightning_dpgen.specs.run import RunSpec, check_privacy, read_run
+from lightning_dpgen.specs.run import RunSpec, check_privacy, load_settings
 from lightning_dpgen.specs.source import Source, source_of
-from lightning_dpgen.specs.spec import as_settings, completed
+from lightning_dpgen.specs.spec import as_settings, with_defaults
 from lightning_dpgen.specs.starts import ENDING, InitialNetwork, check_records, read_centres, read_initial, take_sizes
 from lightning_dpgen.specs.usage_error import UsageError
 
 if TYPE_CHECKING:
     from lightning_dpgen.plugins.mixture import PrivateMixture
 
-# The stage that buys the number of records and what else is not declared.
-FIRST_PASS = "first pass"
 # For choosing sizes where epsilon is what follows from noise and steps.
 _ASSUMED_EPSILON = 4.0
 # Settings of the data that a run need not be asked for again: where something is, and when it stops before it begins. And
-# those that a certificate does not show: these, and what its schema says. Records are told by their fingerprint. A limit
-# that was raised until a run went on would tell what it had stopped for.
+# those that a certificate does not show: these, and what its schema says. A fingerprint identifies the records.
+# A limit that was raised until a run went on would tell what it had stopped for.
 _NOT_KEPT = {"path", "url", "query", "schema_", "items", "memory_gib", "max_moved"}
 _NOT_SHOWN = _NOT_KEPT | {"source", "n", "bins"}
 # The setting of the data that neither says what a record is nor changes what a first pass buys.
 _WORKLOAD = "workload"
+_SPLIT_SHARES = ("moments_share", "lloyd_share", "means_share")
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ class Settings:
         unit: whose presence is protected, in words.
         parts: what of the description is found in the records, with noise, by name.
         centres: public records where the split starts, if it does.
-        chosen: why the model was chosen, where it was.
+        choice_reason: why the model was chosen, where it was.
         initial: the network that the training starts from, if it does not start from random weights.
     """
 
@@ -91,7 +90,7 @@ class Settings:
     unit: str
     parts: Mapping[str, Part] = field(default_factory=dict)
     centres: torch.Tensor | None = None
-    chosen: str | None = None
+    choice_reason: str | None = None
     initial: InitialNetwork | None = None
 
     @property
@@ -105,7 +104,7 @@ class Settings:
         return default_rows(self.n, self.schema.record_bytes) if self.spec.rows is None else self.spec.rows
 
     @property
-    def trained(self) -> bool:
+    def trains_network(self) -> bool:
         """True for a network; False where statistics are measured and nothing is trained."""
         return isinstance(self.spec.model, TrainedSpec)
 
@@ -132,7 +131,7 @@ class Settings:
         """Return the plan of the run; reads no data.
 
         Args:
-            promise: what was promised before the first pass, if there was one (`discover.first_plan`).
+            promise: what was promised before the first pass, if there was one (`discover.plan_first_pass`).
 
         Raises:
             BudgetTooSmall: if the budget does not buy what is asked for.
@@ -151,7 +150,7 @@ class Settings:
     @property
     def _workloads(self) -> Sequence[Workload]:
         """The accesses that measure statistics: all of a recipe, or those of the label of a network."""
-        if not self.trained:
+        if not self.trains_network:
             return self.recipe.workloads
         share = self.spec.model.label_share
         return [label_workload(self.n, share, agreement=False)] if share else []
@@ -165,30 +164,30 @@ class Settings:
         first = [first_stage(self.spec, self.parts)] if has_first_pass(self.spec, self.parts) else []
         share = self.spec.privacy.fidelity_share
         last = [] if share is None else [fidelity_stage(self.schema.layout, self.n, share)]
-        left = 1.0 - sum(spec.share for spec in [*first, *last])
+        remaining_share = 1.0 - sum(spec.share for spec in [*first, *last])
         try:
             if self.clipping is None:
-                learning = measured_specs(self.recipe, left)
+                learning = measured_specs(self.recipe, remaining_share)
             else:
                 model = self.spec.model
                 split = self.split.specs(self.n, means=model.bias != "zero")
-                rest = left - sum(spec.share for spec in split)
+                rest = remaining_share - sum(spec.share for spec in split)
                 learning = [*split, stage_of_training(model, self.clipping, self.n), *label_specs(model, self.n, rest)]
         except ValueError as error:
             raise UsageError(as_settings(error, "split", self.spec.split)) from None
         return [*first, *learning, *last]
 
-    def declared(self) -> dict[str, Any]:
+    def dump_public(self) -> dict[str, Any]:
         """Return everything that the certificate assumes to be public."""
         spec = self.spec
         model = spec.model.model_dump(exclude={"name", "options", "init", "init_public"})
         model |= getattr(spec.model, "options", None) or {}
         # The number of steps may be open, where it is solved for.
-        always = ("steps", "noise") if self.trained else ()
+        always = ("steps", "noise") if self.trains_network else ()
         model = {name: value for name, value in model.items() if value is not None or name in always}
-        chosen = {} if self.chosen is None else {"chosen": self.chosen}
+        chosen = {} if self.choice_reason is None else {"chosen": self.choice_reason}
         declared = {"data": spec.data.source, "n": self.n}
-        unseen = _NOT_SHOWN if _share_of_values(spec, self.parts) else _NOT_SHOWN | {"bins_share"}
+        unseen = _NOT_SHOWN if share_for_values(spec, self.parts) else _NOT_SHOWN | {"bins_share"}
         declared |= {name: value for name, value in spec.data.given().items() if name not in unseen}
         if self.parts:
             named = {BOUNDS: bounds_of, KEYS: keys_of, VALUES: VALUES_OF.__add__}
@@ -198,20 +197,20 @@ class Settings:
             declared["fidelity_share"] = spec.privacy.fidelity_share
         declared |= {"schema": self.schema.as_json(), "model": {"name": spec.model.title, **chosen, **model}}
         if self.initial is not None:
-            declared[INIT] = self.initial.declared
-        if self.trained:
-            declared |= {"split": dataclasses.asdict(self.split), "clipping": _described(self.clipping)}
+            declared[INIT] = self.initial.declaration
+        if self.trains_network:
+            declared |= {"split": dataclasses.asdict(self.split), "clipping": _describe(self.clipping)}
         return declared | {"seed": spec.seed, "rows": self.rows} | spec.given(LICENSE)
 
-    def asked(self) -> dict[str, Any]:
+    def dump_for_resume(self) -> dict[str, Any]:
         """Return what a run must be asked for again when it goes on."""
         privacy = self.spec.privacy
         named = {} if privacy.accountant in (None, PLD) else {"accountant": privacy.accountant}
         budget = {"epsilon": privacy.epsilon, "delta": privacy.delta, "study": privacy.study, "unit": self.unit}
-        return self.declared() | {"privacy": budget | named, "debug": {"private_seed": self.spec.debug.private_seed}}
+        return self.dump_public() | {"privacy": budget | named, "debug": {"private_seed": self.spec.debug.private_seed}}
 
 
-def read_as(spec: RunSpec, source: Source) -> dict[str, Any]:
+def describe_reading(spec: RunSpec, source: Source) -> dict[str, Any]:
     """Return all that decides what a record is, and what is bought before the rest can be planned."""
     data, privacy = spec.data.given(), spec.privacy
     return {
@@ -221,24 +220,16 @@ def read_as(spec: RunSpec, source: Source) -> dict[str, Any]:
     }
 
 
-def read_settings(words: Sequence[str]) -> Settings:
-    """Compose and check the settings of a run with a declared number of records.
-
-    Raises:
-        UsageError: naming the argument, its value and what was expected.
-    """
-    return settle_declared(read_run(words))
+def load_complete_settings(words: Sequence[str]) -> Settings:
+    """Compose and check the settings of a run with a declared number of records."""
+    return complete_declared_settings(load_settings(words))
 
 
-def settle_declared(spec: RunSpec) -> Settings:
-    """Check the settings of a run with a declared number of records.
-
-    Raises:
-        UsageError: naming the argument, its value and what was expected.
-    """
+def complete_declared_settings(spec: RunSpec) -> Settings:
+    """Check the settings of a run with a declared number of records."""
     if spec.data.n is None:
         raise UsageError("data.n=null: the number of records is bought by dpgen train; declare one here, as in data.n=5000")
-    return fill(spec, source_of(spec.data))
+    return complete_settings(spec, source_of(spec.data))
 
 
 def default_unit(source: Source) -> str:
@@ -247,83 +238,13 @@ def default_unit(source: Source) -> str:
     return f"one {source.record} of the data set" if data.column_of_persons is None else unit_of_persons(data.most_rows)
 
 
-def has_first_pass(spec: RunSpec, parts: Mapping[str, Part]) -> bool:
-    """Return True where something is bought before the rest is planned."""
-    return spec.data.n_share is not None or bool(parts)
-
-
-def _share_of_values(spec: RunSpec, parts: Mapping[str, Part]) -> float:
-    """Return the share of the budget for distributions of columns, where there are any to find."""
-    return (spec.data.share_of_values or 0.0) if any(part.levels for part in parts.values()) else 0.0
-
-
-def first_stage(spec: RunSpec, parts: Mapping[str, Part]) -> StageSpec:
-    """Return the access that buys what is not declared: one pass, with its share of the budget's mu^2.
-
-    Raises:
-        UsageError: if it cannot be bought.
-        BudgetTooSmall: if it would find nothing.
-    """
-    data, privacy = spec.data, spec.privacy
-    shares = {
-        "n_share": (data.n_share, data.n is None, "a noisy count of the records"),
-        "discovery_share": (
-            data.share_of_discovery,
-            any(part.find != VALUES for part in parts.values()),
-            "what is found privately",
-        ),
-    }
-    for name, (share, needed, use) in shares.items():
-        if needed and share is None:
-            missing = "data.n=null" if name == "n_share" else "not all is declared"
-            raise UsageError(
-                f"{missing}: declare it, or give the share of the budget that {use} may use, as in data.{name}=0.01"
-            )
-    if privacy.private and privacy.epsilon is None:
-        raise UsageError(
-            "privacy.epsilon=null: what is not declared is bought with a share of it, so it must be given then"
-        )
-    stage = discovery_stage(
-        epsilon=privacy.target,
-        delta=privacy.delta,
-        share=data.share_of_discovery or 0.0,
-        count_share=data.n_share or 0.0,
-        bounds={name: part.most for name, part in parts.items() if part.find == BOUNDS},
-        keys={name: part.most for name, part in parts.items() if part.find == KEYS},
-        values={name: part.levels for name, part in parts.items() if part.levels},
-        values_share=_share_of_values(spec, parts),
-    )
-    if stage.noise is not None:
-        check_findable(data, parts, stage.access(stage.noise))
-    return dataclasses.replace(stage, stage=FIRST_PASS)
-
-
-def reference_plan(spec: RunSpec, stage: StageSpec) -> Plan:
-    """Return the plan of a first pass, and of a reference below which the rest is planned from what it finds.
-
-    Raises:
-        BudgetTooSmall: if the first pass leaves nothing.
-    """
-    model, privacy = spec.model, spec.privacy
-    steps = None
-    if getattr(model, "noise", None) is None:
-        steps = getattr(model, "steps", None) or MOST_STEPS
-    return make_first_plan(
-        stage,
-        epsilon=privacy.epsilon,
-        delta=privacy.delta,
-        max_rows=spec.data.most_rows,
-        # Where nothing is trained, full passes alone follow.
-        sampled=0 if isinstance(model, MeasuredSpec) else steps,
-    )
-
-
 def make_schema(
-    spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None, initial: InitialNetwork | None = None
+    spec: RunSpec, source: Source, discovery: Mapping[str, Any] | None = None, initial: InitialNetwork | None = None
 ) -> Schema:
     """Return the description of a record, as it is declared and as a first pass has found it.
 
     Args:
+        discovery: what a first pass has found, by name.
         initial: the network that the training starts from, whose bins stand for those that are left open.
 
     Raises:
@@ -331,33 +252,30 @@ def make_schema(
     """
     source.check()
     try:
-        schema = source.declare(dict(found) if found else None)
+        schema = source.declare(dict(discovery) if discovery else None)
     except (BadSchema, BadRecords) as error:
         raise UsageError(str(error)) from None
     except ValueError as error:
-        said = as_settings(error, "data", spec.data)
-        raise UsageError(said if said.startswith("data.") else f"data.{said}") from None
-    return kind_of(schema).complete_schema(schema, spec, source, found, initial)
+        text = as_settings(error, "data", spec.data)
+        raise UsageError(text if text.startswith("data.") else f"data.{text}") from None
+    return kind_of(schema).complete_schema(schema, spec, source, discovery, initial)
 
 
-def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) -> Settings:
+def complete_settings(spec: RunSpec, source: Source, discovery: Mapping[str, Any] | None = None) -> Settings:
     """Return the run that settings ask for: open ones filled in, and all checked against what is declared of the records.
 
     Args:
-        found: what a first pass has found, by name.
-
-    Raises:
-        UsageError: naming the setting, its value and what was expected.
+        discovery: what a first pass has found, by name.
     """
     check_privacy(spec)
     initial = read_initial(spec)
-    schema = make_schema(spec, source, found, initial)
+    schema = make_schema(spec, source, discovery, initial)
     if initial is not None:
         check_records(spec, initial, schema, source.open_parts)
         spec = take_sizes(spec, initial)
     spec = _with_sets(spec, schema)
     if isinstance(spec.model, AutoSpec):
-        return _choose(spec, source, schema, found)
+        return _choose(spec, source, schema, discovery)
     spec, defaults = _complete(spec, schema, source.open_parts)
     model, data = spec.model, spec.data
     if isinstance(model, TrainedSpec):
@@ -366,19 +284,12 @@ def fill(spec: RunSpec, source: Source, found: Mapping[str, Any] | None = None) 
         raise _clips_nothing(spec.clipping.rule, model.name)
     check_counted(spec)
     _check_trainer(spec)
-    split, centres = _split(spec, schema)
-    clipping = None
-    if isinstance(model, TrainedSpec):
-        if spec.clipping.per_person and data.most_rows == 1:
-            raise UsageError(
-                "clipping.per_person=true: every person has one record here; expected data.person, and data.max_rows above "
-                "1, or leave it out"
-            )
-        clipping = make_rule(completed(spec.clipping, defaults), model.steps, getattr(model, "critic_steps", 1))
+    split, centres = _make_split(spec, schema)
+    clipping = _make_clipping(spec, defaults) if isinstance(model, TrainedSpec) else None
     unit = spec.privacy.unit or default_unit(source)
     settings = Settings(spec, schema, split, clipping, unit, source.open_parts, centres, initial=initial)
     try:
-        check_declared(settings.declared())
+        check_declared(settings.dump_public())
     except ValueError as error:
         raise UsageError(f"data: {error}") from None
     try:
@@ -399,7 +310,7 @@ def _with_sets(spec: RunSpec, schema: Schema) -> RunSpec:
 
 
 def check_workload(spec: RunSpec, schema: Schema) -> None:
-    """Refuse sets of columns of which no table of counts can be measured (`specs.workload.check_sets`)."""
+    """Refuse sets of columns of which no table of counts can be measured (`specs.measured.check_sets`)."""
     data = spec.data
     if data.asked_sets is not None:
         budget = {"epsilon": assumed_epsilon(spec), "delta": spec.privacy.delta, "max_rows": data.most_rows}
@@ -407,21 +318,17 @@ def check_workload(spec: RunSpec, schema: Schema) -> None:
 
 
 def check_counted(spec: RunSpec) -> None:
-    """Refuse sets of columns for a model that measures no tables of counts.
-
-    Raises:
-        UsageError: naming the model.
-    """
+    """Refuse sets of columns for a model that measures no tables of counts."""
     if spec.data.asked_sets is not None and not isinstance(spec.model, MeasuredSpec):
         raise UsageError(
             f"data.workload: model={spec.model.name} measures no tables of counts; take model=measured, or leave it out"
         )
 
 
-def _described(rule: ClippingRule) -> dict[str, Any]:
+def _describe(rule: ClippingRule) -> dict[str, Any]:
     """Return a rule, and those that it wraps, as they are declared in the certificate."""
-    values = {each.name: getattr(rule, each.name) for each in dataclasses.fields(rule)}
-    inner = {name: _described(value) for name, value in values.items() if isinstance(value, ClippingRule)}
+    values = {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule)}
+    inner = {name: _describe(value) for name, value in values.items() if isinstance(value, ClippingRule)}
     return {"rule": type(rule).__name__, **values, **inner}
 
 
@@ -431,65 +338,81 @@ def _clips_nothing(rule: str, model: str) -> UsageError:
 
 def _complete(spec: RunSpec, schema: Schema, parts: Mapping[str, Part]) -> tuple[RunSpec, Defaults]:
     """Return the settings with what was left open filled in, and the defaults that this was done by."""
-    data, model, split = spec.data, spec.model, spec.split
-    measured = isinstance(model, MeasuredSpec)
-    budget = (assumed_epsilon(spec), spec.privacy.delta, data.most_rows)
-    if measured:
-        if split.k not in (None, 1):
-            own = kind_of(schema).components
-            of_label = " of a label" if own == "model.cells" and schema.layout.label is not None else ""
-            raise UsageError(
-                f"split.k={split.k}: model={model.name} does not split records; {own} says how many components{of_label} "
-                "are fitted to what is measured"
-            )
-        split = split.changed(k=1)
-    defaults = Defaults(data.n, schema.layout, *budget, clusters=split.k)
-    given = split
-    split = completed(split, defaults)
-    # Default shares are those of what is left when other things are bought.
-    bought = (data.n_share, data.share_of_discovery, _share_of_values(spec, parts), spec.privacy.fidelity_share)
-    left = 1.0 - sum(share or 0.0 for share in bought)
-    for name in ("moments_share", "lloyd_share", "means_share"):
-        own = getattr(given, name)
-        if measured:
-            if own is not None:
-                raise UsageError(f"split.{name}={own:g}: model={model.name} does not split records; leave it out")
-            split = split.changed(**{name: None})
-        elif own is None:
-            split = split.changed(**{name: getattr(split, name) * left})
-    if measured:
-        model = complete_measured(model, schema, defaults)
-    else:
-        if isinstance(model, CustomSpec):
-            check_custom(model)
-        model = complete_label(model, schema)
-        solved = ["steps"] if model.noise is not None and spec.privacy.epsilon is not None else []
-        if isinstance(model, VAESpec) and model.network != "dense":
-            solved.append("hidden")
-        given_steps, model = model.steps, completed(model, defaults, leave=solved)
-        rhythm = getattr(model, "critic_steps", 1)
-        if given_steps is None and model.steps is not None:
-            model = model.changed(steps=max(model.steps - model.steps % rhythm, rhythm))
-        if isinstance(model, VAESpec):
-            clipping = completed(spec.clipping, defaults)
-            bound = clipping.c_max if isinstance(clipping, DPNormSpec) else clipping.c
-            reach = 1 if clipping.per_person else data.most_rows
-            model = model.with_codes(reach * bound, max(model.rate * data.n, 1.0))
-        if isinstance(model, WGANSpec):
-            model = model.with_loss(schema.layout)
-    return spec.changed(model=model, split=split), defaults
+    clusters = 1 if isinstance(spec.model, MeasuredSpec) else spec.split.k
+    budget = (assumed_epsilon(spec), spec.privacy.delta, spec.data.most_rows)
+    defaults = Defaults(spec.data.n, schema.layout, *budget, clusters=clusters)
+    if isinstance(spec.model, MeasuredSpec):
+        split = _complete_no_split(spec, schema, defaults)
+        return spec.changed(model=complete_measured(spec.model, schema, defaults), split=split), defaults
+    split = _complete_split(spec, parts, defaults)
+    return spec.changed(model=_complete_network(spec, schema, defaults), split=split), defaults
 
 
-def _split(spec: RunSpec, schema: Schema) -> tuple[SplitSettings, torch.Tensor | None]:
+def _complete_no_split(spec: RunSpec, schema: Schema, defaults: Defaults) -> SplitSpec:
+    """Return the settings of one cluster that is paid for by nothing; refuse those of a split."""
+    split, name = spec.split, spec.model.name
+    if split.k not in (None, 1):
+        setting = kind_of(schema).components
+        of_label = " of a label" if setting == "model.cells" and schema.layout.label is not None else ""
+        raise UsageError(
+            f"split.k={split.k}: model={name} does not split records; {setting} says how many components{of_label} "
+            "are fitted to what is measured"
+        )
+    for share, value in split.given(*_SPLIT_SHARES).items():
+        raise UsageError(f"split.{share}={value:g}: model={name} does not split records; leave it out")
+    return with_defaults(split.changed(k=1), defaults, leave=_SPLIT_SHARES)
+
+
+def _complete_split(spec: RunSpec, parts: Mapping[str, Part], defaults: Defaults) -> SplitSpec:
+    """Return the settings of the split; default shares are those of what is left when other things are bought."""
+    data, split = spec.data, with_defaults(spec.split, defaults)
+    bought = (data.n_share, data.share_of_discovery, share_for_values(spec, parts), spec.privacy.fidelity_share)
+    remaining_share = 1.0 - sum(share or 0.0 for share in bought)
+    by_default = [name for name in _SPLIT_SHARES if getattr(spec.split, name) is None]
+    return split.changed(**{name: getattr(split, name) * remaining_share for name in by_default})
+
+
+def _complete_network(spec: RunSpec, schema: Schema, defaults: Defaults) -> TrainedSpec:
+    """Return the settings of a network; what is solved for stays open."""
+    data, model = spec.data, spec.model
+    if isinstance(model, CustomSpec):
+        check_custom(model)
+    model = complete_label(model, schema)
+    solved = ["steps"] if model.noise is not None and spec.privacy.epsilon is not None else []
+    if isinstance(model, VAESpec) and model.network != "dense":
+        solved.append("hidden")
+    given_steps, model = model.steps, with_defaults(model, defaults, leave=solved)
+    rhythm = getattr(model, "critic_steps", 1)
+    if given_steps is None and model.steps is not None:
+        model = model.changed(steps=max(model.steps - model.steps % rhythm, rhythm))
+    if isinstance(model, VAESpec):
+        clipping = with_defaults(spec.clipping, defaults)
+        bound = clipping.c_max if isinstance(clipping, DPNormSpec) else clipping.c
+        reach = 1 if clipping.per_person else data.most_rows
+        model = model.with_codes(reach * bound, max(model.rate * data.n, 1.0))
+    return model.with_loss(schema.layout) if isinstance(model, WGANSpec) else model
+
+
+def _make_clipping(spec: RunSpec, defaults: Defaults) -> ClippingRule:
+    model = spec.model
+    if spec.clipping.per_person and spec.data.most_rows == 1:
+        raise UsageError(
+            "clipping.per_person=true: every person has one record here; expected data.person, and data.max_rows above "
+            "1, or leave it out"
+        )
+    return make_rule(with_defaults(spec.clipping, defaults), model.steps, getattr(model, "critic_steps", 1))
+
+
+def _make_split(spec: RunSpec, schema: Schema) -> tuple[SplitSettings, torch.Tensor | None]:
     """Return the settings of the split, and the public records that it starts from, if it does."""
-    asked = spec.split.model_dump(exclude={"memory_gib"})
-    if is_file := asked["start"].endswith(ENDING):
-        asked["start"] = "public"
-    elif asked["start"] not in ("mean", "random"):
-        raise UsageError(f"split.start={asked['start']}: expected mean, random, or a FILE{ENDING} of public records")
+    values = spec.split.model_dump(exclude={"memory_gib"})
+    if is_file := values["start"].endswith(ENDING):
+        values["start"] = "public"
+    elif values["start"] not in ("mean", "random"):
+        raise UsageError(f"split.start={values['start']}: expected mean, random, or a FILE{ENDING} of public records")
     try:
-        asked = {name: value for name, value in asked.items() if value is not None or not name.endswith("_share")}
-        split = SplitSettings(**asked).fitted(schema.layout)
+        values = {name: value for name, value in values.items() if value is not None or not name.endswith("_share")}
+        split = SplitSettings(**values).fitted(schema.layout)
     except ValueError as error:
         raise UsageError(as_settings(error, "split", spec.split)) from None
     return split, read_centres(spec.split.start, split.k, schema.layout.width) if is_file else None
@@ -501,7 +424,7 @@ def _check_trainer(spec: RunSpec) -> None:
     available = {"auto": True, "cpu": True, "gpu": gpu or mps, "cuda": gpu, "mps": mps}
     # A cluster has GPUs of its own, which are asked for where it is connected.
     if not isinstance(spec.compute, RaySpec) and not available.get(trainer.accelerator):
-        usable = ", ".join(name for name, there in available.items() if there)
+        usable = ", ".join(name for name, is_usable in available.items() if is_usable)
         raise UsageError(f"trainer.accelerator={trainer.accelerator}: expected one that this machine has ({usable})")
     model = spec.model
     if trainer.micro_batch is not None and isinstance(model, VAESpec) and model.divergence and model.released_as == "group":
@@ -514,20 +437,20 @@ def _check_trainer(spec: RunSpec) -> None:
         raise UsageError(f"model.groups={groups}: {ranks} devices share them; expected a multiple of {ranks}")
 
 
-def _choose(spec: RunSpec, source: Source, schema: Schema, found: Mapping[str, Any] | None) -> Settings:
+def _choose(spec: RunSpec, source: Source, schema: Schema, discovery: Mapping[str, Any] | None) -> Settings:
     """Return the run of the best model that records and settings allow."""
     passed_over, mistakes = "", set()
     strength = strength_of(spec.data.n, assumed_epsilon(spec), spec.privacy.delta, spec.data.most_rows)
-    for choice in ranked(schema, strength):
-        own = read_run([f"model={choice.name}"])
+    for choice in rank_models(schema, strength):
+        default_spec = load_settings([f"model={choice.name}"])
         # A rule that was left open is that of the model.
         open_rule = isinstance(spec.clipping, AutoRuleSpec)
         try:
-            if not open_rule and not isinstance(own.model, TrainedSpec):
+            if not open_rule and not isinstance(default_spec.model, TrainedSpec):
                 raise _clips_nothing(spec.clipping.rule, choice.name)
-            clipping = own.clipping if open_rule else spec.clipping
-            settings = fill(spec.changed(model=own.model, clipping=clipping), source, found)
-            return dataclasses.replace(settings, chosen=choice.why + passed_over)
+            clipping = default_spec.clipping if open_rule else spec.clipping
+            settings = complete_settings(spec.changed(model=default_spec.model, clipping=clipping), source, discovery)
+            return dataclasses.replace(settings, choice_reason=choice.why + passed_over)
         except UsageError as mistake:
             passed_over += f"; {choice.name} was passed over: {mistake}"
             mistakes.add(str(mistake))

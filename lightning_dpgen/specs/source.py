@@ -99,11 +99,11 @@ class Source(ABC):
         by_values = reading.values if values else None
         if reading.persons is None:
             return Records(schema, reading.encoded, values=by_values), dict(reading.counted)
-        kept = bounded(reading.encoded, reading.persons, self.spec.most_rows)
-        left_out = len(reading.encoded) - len(kept)
+        rows = bounded(reading.encoded, reading.persons, self.spec.most_rows)
+        left_out = len(reading.encoded) - len(rows)
         counted = dict(reading.counted) | ({MORE_ROWS: left_out} if left_out else {})
-        by_values = None if by_values is None else by_values[kept]
-        return Records(schema, reading.encoded[kept], reading.persons[kept], by_values), counted
+        by_values = None if by_values is None else by_values[rows]
+        return Records(schema, reading.encoded[rows], reading.persons[rows], by_values), counted
 
     @property
     def in_blocks(self) -> bool:
@@ -205,11 +205,7 @@ class Source(ABC):
         return
 
     def check(self) -> None:
-        """Refuse a share of the budget for what is found privately where nothing is, and the other way round.
-
-        Raises:
-            UsageError: naming the setting.
-        """
+        """Refuse a share of the budget for what is found privately where nothing is, and the other way round."""
         check_discovery(self.spec, self.open_parts)
 
 
@@ -248,9 +244,6 @@ def check_discovery(spec: Any, parts: Mapping[str, Part]) -> None:
     Args:
         spec: the settings of the data.
         parts: what is found privately, by name.
-
-    Raises:
-        UsageError: naming the setting.
     """
     opened = {name: part for name, part in parts.items() if part.find != VALUES}
     if bool(opened) != (spec.share_of_discovery is not None):

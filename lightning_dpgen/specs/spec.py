@@ -1,4 +1,4 @@
-"""A setting is declared once: its name, type, range, default and meaning; a mistake in it is told in one line."""
+"""A setting is declared once: its name, type, range, default and meaning; a mistake in it is reported in one line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def as_typed(value: Any, text: str) -> Any:
     """Return a number that knows its text; any other value as it is.
 
     Example:
-        >>> typed(as_typed(1000.0, "1e3")), as_typed(1000.0, "1e3") == 1000, as_typed(None, "null")
+        >>> as_word(as_typed(1000.0, "1e3")), as_typed(1000.0, "1e3") == 1000, as_typed(None, "null")
         ('1e3', True, None)
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -38,11 +38,11 @@ def as_typed(value: Any, text: str) -> Any:
     return number
 
 
-def typed(value: Any) -> str:
+def as_word(value: Any) -> str:
     """Return the text of a number as it was typed, or as Python has it.
 
     Example:
-        >>> typed(1000.0)
+        >>> as_word(1000.0)
         '1000.0'
     """
     return getattr(value, "typed", str(value))
@@ -50,7 +50,7 @@ def typed(value: Any) -> str:
 
 T = TypeVar("T", bound="Spec")
 # Hydra reads 2024_11 as a number, also where text is expected.
-AnyText = Annotated[str, BeforeValidator(lambda v: typed(v) if isinstance(v, int | float) and type(v) is not bool else v)]
+AnyText = Annotated[str, BeforeValidator(lambda v: as_word(v) if isinstance(v, int | float) and type(v) is not bool else v)]
 # Text that may be published.
 Text = Annotated[AnyText, AfterValidator(lambda text: _plain(text))]
 # One of a list of names.
@@ -102,7 +102,7 @@ def setting(
     return Field(default, description=meaning, json_schema_extra=about, **limits)
 
 
-def completed(spec: T, defaults: Any, *, leave: Sequence[str] = ()) -> T:
+def with_defaults(spec: T, defaults: Any, *, leave: Sequence[str] = ()) -> T:
     """Return the group with each open setting at its default.
 
     Args:
@@ -118,11 +118,7 @@ def completed(spec: T, defaults: Any, *, leave: Sequence[str] = ()) -> T:
 
 
 def check_needed(spec: Spec, group: str) -> None:
-    """Refuse null where a value must be given.
-
-    Raises:
-        UsageError: naming the setting.
-    """
+    """Refuse null where a value must be given."""
     for name, field in type(spec).model_fields.items():
         if about(field, "needed") and getattr(spec, name) is None:
             raise UsageError(f"{group}.{name}: must be given, as in {group}.{name}=...")
@@ -133,9 +129,6 @@ def parse(kind: type[T], values: Mapping[str, Any], *, within: str = "") -> T:
 
     Args:
         within: the name of the group, for messages; none for the root of a configuration.
-
-    Raises:
-        UsageError: naming the argument, its value and what was expected.
     """
     try:
         return kind.model_validate(values)
@@ -152,8 +145,8 @@ def explain(kind: type[Spec], error: ValidationError, within: str = "") -> str:
         options = {} if field is None else _variants(field)
         if part in options:
             spec, field, chosen = options[part], None, part
-        elif isinstance(part, str) and (found := names_of(spec).get(part)) is not None:
-            field = found
+        elif isinstance(part, str) and part in names_of(spec):
+            field = names_of(spec)[part]
             names.append(part)
             if isinstance(field.annotation, type) and issubclass(field.annotation, Spec):
                 spec = field.annotation
@@ -181,13 +174,13 @@ def explain(kind: type[Spec], error: ValidationError, within: str = "") -> str:
 
 def names_of(spec: type[Spec]) -> dict[str, FieldInfo]:
     """Return the settings of a group by the names that a configuration has for them."""
-    return {field.alias or own: field for own, field in spec.model_fields.items()}
+    return {field.alias or name: field for name, field in spec.model_fields.items()}
 
 
 def _no_setting(name: str, spec: type[Spec], chosen: str, root: type[Spec]) -> str:
     """Return the line about a name that no setting has, with the nearest that one has.
 
-    A setting of another choice of its group is told with that choice; one of the same name in another group comes before
+    A setting of another choice of its group is named with that choice; one of the same name in another group comes before
     those that are only alike.
     """
     group, _, last = name.rpartition(".")
@@ -195,21 +188,21 @@ def _no_setting(name: str, spec: type[Spec], chosen: str, root: type[Spec]) -> s
     others = variants(root, group) if chosen and group in root.model_fields else {}
     if having := _choices_with(last, group, others):
         return f"{problem}; it is one of {having}"
-    near = [f"{group}.{own}" if group else own for own in [nearest(last, names_of(spec), shortened=True)] if own]
+    near = [f"{group}.{name}".lstrip(".") for name in [nearest(last, names_of(spec), shortened=True)] if name]
     by_last: dict[str, list[str]] = {}
     for known in declared_settings(root):
         by_last.setdefault(known.rpartition(".")[2], []).append(known)
     far = [] if near or group else by_last.get(nearest(last, by_last, shortened=True) or "", [])
-    if found := next(iter([*by_last.get(last, []), *near, *far]), None):
-        return f"{problem}; did you mean {found}?"
-    if other := nearest(last, [name for own in others.values() for name in names_of(own)], shortened=True):
+    if likely := next(iter([*by_last.get(last, []), *near, *far]), None):
+        return f"{problem}; did you mean {likely}?"
+    if other := nearest(last, [name for spec in others.values() for name in names_of(spec)], shortened=True):
         return f"{problem}; did you mean {group}.{other}, which is one of {_choices_with(other, group, others)}?"
     return f"{problem}; all are listed by dpgen train --help"
 
 
 def _choices_with(name: str, group: str, others: Mapping[str, type[Spec]]) -> str:
     """Return the choices of a group that have a setting, as they are written."""
-    return ", ".join(f"{group}={value}" for value, own in others.items() if name in names_of(own))
+    return ", ".join(f"{group}={value}" for value, spec in others.items() if name in names_of(spec))
 
 
 def declared_settings(kind: type[Spec], within: str = "") -> dict[str, list[FieldInfo]]:
@@ -223,24 +216,24 @@ def declared_settings(kind: type[Spec], within: str = "") -> dict[str, list[Fiel
         >>> "privacy.epsilon" in declared_settings(RunSpec), "seed" in declared_settings(RunSpec)
         (True, True)
     """
-    found: dict[str, list[FieldInfo]] = {}
+    settings: dict[str, list[FieldInfo]] = {}
     for name, field in names_of(kind).items():
         below = [one for one in members_of(field.annotation) if isinstance(one, type) and issubclass(one, Spec)]
         for one in below:
             for full, fields in declared_settings(one, f"{within}{name}.").items():
-                found.setdefault(full, []).extend(fields)
+                settings.setdefault(full, []).extend(fields)
         if not below:
-            found.setdefault(f"{within}{name}", []).append(field)
-    return found
+            settings.setdefault(f"{within}{name}", []).append(field)
+    return settings
 
 
 def _variants(field: FieldInfo) -> dict[str, type[Spec]]:
     """Return the groups among which one setting chooses, by the value that chooses each."""
-    found: dict[str, type[Spec]] = {}
+    kinds: dict[str, type[Spec]] = {}
     for kind in members_of(field.annotation):
         if isinstance(kind, type) and issubclass(kind, Spec) and field.discriminator:
-            found |= dict.fromkeys(get_args(kind.model_fields[str(field.discriminator)].annotation), kind)
-    return found
+            kinds |= dict.fromkeys(get_args(kind.model_fields[str(field.discriminator)].annotation), kind)
+    return kinds
 
 
 def variants(spec: type[Spec], group: str) -> dict[str, type[Spec]]:
@@ -269,4 +262,4 @@ def as_settings(message: object, group: str, spec: Spec | type[Spec]) -> str:
     """
     kind = spec if isinstance(spec, type) else type(spec)
     argument = re.compile(rf"(?:^|(?<=[\s(]))({'|'.join(map(re.escape, names_of(kind)))})=(None\b|True\b|False\b)?")
-    return argument.sub(lambda found: f"{group}.{found[1]}={_AS_TYPED.get(found[2], '')}", str(message))
+    return argument.sub(lambda match: f"{group}.{match[1]}={_AS_TYPED.get(match[2], '')}", str(message))

@@ -33,7 +33,7 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 M = TypeVar("M", bound=NetworkSpec)
 # Sizes that a network without them has not written down.
-_UNSAID = {"likelihood": "bernoulli", "prior": "normal", "centred": False}
+_IMPLIED = {"likelihood": "bernoulli", "prior": "normal", "centred": False}
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,14 +49,14 @@ class InitialNetwork:
     mixture: Mixture
 
     @cached_property
-    def declared(self) -> dict[str, str]:
+    def declaration(self) -> dict[str, str]:
         """The declaration, as it stands in a certificate."""
         return {"public": self.public, "weights": weights_digest(self.mixture.network)}
 
     @property
     def line(self) -> str:
         """The declaration in words."""
-        digest = self.declared["weights"][:12]
+        digest = self.declaration["weights"][:12]
         return (
             f"starts from a network of data declared to be public: {self.public} (weights {digest}); nothing in it "
             "was protected, as in a twin of private data: this run's certificate promises nothing to people in both"
@@ -87,8 +87,8 @@ def read_initial(spec: RunSpec) -> InitialNetwork | None:
     kind = type(without_label(release.mixture.network)) if isinstance(release, Release) else None
     if kind is not TRAINED[model.name]:
         is_of = next((name for name, network in TRAINED.items() if network is kind), None)
-        found = "no network" if is_of is None else f"a network of model={is_of}"
-        raise UsageError(f"{setting}: holds {found}; expected one of model={model.name}")
+        content = "no network" if is_of is None else f"a network of model={is_of}"
+        raise UsageError(f"{setting}: holds {content}; expected one of model={model.name}")
     if certificate is not None:
         _check_certificate(certificate, folder, setting)
     # A model that does not say otherwise is of protected data, also where its certificate is lost.
@@ -100,15 +100,15 @@ def read_initial(spec: RunSpec) -> InitialNetwork | None:
     return InitialNetwork(model.init_public, release.mixture)
 
 
-def _check_certificate(certificate: Mapping[str, Any], folder: Path, said: str) -> None:
+def _check_certificate(certificate: Mapping[str, Any], folder: Path, setting: str) -> None:
     """Refuse a certificate that was changed, or that is of other weights than those beside it."""
     files = certificate.get("files")
     if not isinstance(certificate.get("private"), bool) or digest(certificate) != certificate.get("digest"):
-        raise UsageError(f"{said}: its certificate was changed after it was written; expected one as it was published")
+        raise UsageError(f"{setting}: its certificate was changed after it was written; expected one as it was published")
     for name in (MODEL, WEIGHTS):
         if not isinstance(files, Mapping) or files.get(name) != file_hash(folder / name):
             raise UsageError(
-                f"{said}: its {name} is not the one in its certificate; expected a release as it was published"
+                f"{setting}: its {name} is not the one in its certificate; expected a release as it was published"
             )
 
 
@@ -135,15 +135,15 @@ def _with_sizes(model: M, network: Any) -> M:
     if isinstance(model, VAESpec):
         prior = dict(settings.pop("prior", {"kind": "normal"}))
         settings |= {"prior": prior.pop("kind")} | {f"prior_{name}": value for name, value in prior.items()}
-    found = {name: settings.get(name, _UNSAID.get(name)) for name in model.sizes}
-    for name, value in found.items():
-        own = getattr(model, name)
-        if name in model.model_fields_set and own is not None and own != value:
+    sizes = {name: settings.get(name, _IMPLIED.get(name)) for name in model.sizes}
+    for name, value in sizes.items():
+        size = getattr(model, name)
+        if name in model.model_fields_set and size is not None and size != value:
             raise UsageError(
-                f"model.{name}={shown(own)}: expected {shown(value)}, as model.init={model.init} has it; leave it out, "
+                f"model.{name}={shown(size)}: expected {shown(value)}, as model.init={model.init} has it; leave it out, "
                 "or start from another release"
             )
-    changed = model.changed(**found)
+    changed = model.changed(**sizes)
     # Sizes may not go with other settings.
     changed.check()
     return changed
@@ -155,9 +155,9 @@ def take_bins(schema: Schema, initial: InitialNetwork) -> Schema:
     known = {column.name: column for column in theirs.modelled if isinstance(column, Numeric) and not column.undecided}
     grouped = {column.name: column.value for column in theirs.modelled if isinstance(column, Grouped)}
 
-    def taken(column: Column) -> Column:
+    def take(column: Column) -> Column:
         if isinstance(column, Relative):
-            return column.with_apart(taken(column.apart))
+            return column.with_apart(take(column.apart))
         if isinstance(column, Category) and not column.counts and (category := grouped.get(column.name)) is not None:
             same = column.values == category.values
             return column.with_counts(category.counts, category.counts_noise) if same else column
@@ -169,7 +169,7 @@ def take_bins(schema: Schema, initial: InitialNetwork) -> Schema:
         # Other bounds are refused where the schemas are compared.
         return column.changed(**{name: getattr(other, name) for name in cut}) if same else column
 
-    return schema.changed(map(taken, schema.columns))
+    return schema.changed(map(take, schema.columns))
 
 
 def check_records(spec: RunSpec, initial: InitialNetwork, schema: Schema, open_parts: Any) -> None:
@@ -177,18 +177,15 @@ def check_records(spec: RunSpec, initial: InitialNetwork, schema: Schema, open_p
 
     Args:
         open_parts: the names of parts of the description that are found privately.
-
-    Raises:
-        UsageError: naming what is different.
     """
-    said = f"model.init={spec.model.init}"
+    setting = f"model.init={spec.model.init}"
     if open_parts:
         raise UsageError(
-            f"{said}: a network is of records that are wholly described, and {next(iter(open_parts))} is to be found "
+            f"{setting}: a network is of records that are wholly described, and {next(iter(open_parts))} is to be found "
             "privately; declare it as the release does"
         )
     if (difference := first_difference(schema, initial.mixture.network.schema)) is not None:
-        raise UsageError(f"{said}: is of other records ({difference}); expected the same description of a record")
+        raise UsageError(f"{setting}: is of other records ({difference}); expected the same description of a record")
 
 
 ENDING = ".npy"

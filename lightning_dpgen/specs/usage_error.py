@@ -8,7 +8,9 @@ RANK_LOST = 75
 
 
 class UsageError(Exception):
-    """Ends the program: the text is the one line that is shown.
+    """Ends the program: the text is the one line that is shown, and names argument, value and what was expected.
+
+    Functions of settings and runs raise it for every mistake; their docstrings say so only where they say more.
 
     Args:
         status: exit status; 2 for a mistake of the user's.

@@ -105,7 +105,7 @@ def settings_of(certificate: Mapping[str, Any], epsilon: float | None = None) ->
     if trained:
         check_model(spec.model, schema, number, data.source)
         rule = make_rule(spec.clipping)
-    settings = Settings(spec, schema, SplitSettings(**split), rule, certificate["unit"], parts, chosen=chosen)
+    settings = Settings(spec, schema, SplitSettings(**split), rule, certificate["unit"], parts, choice_reason=chosen)
     _check_same(settings, declared)
     return settings
 
@@ -122,7 +122,7 @@ def declared_unit(declared: Mapping[str, Any]) -> str | None:
 
 def _check_same(settings: Settings, declared: Mapping[str, Any]) -> None:
     """Refuse what a run with these settings does not declare as it stands: a null, or a name that no setting has."""
-    ours, theirs = _flat(settings.declared()), _flat({name: declared[name] for name in declared if name != INIT})
+    ours, theirs = _flat(settings.dump_public()), _flat({name: declared[name] for name in declared if name != INIT})
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
             due, stated = (values.get(name, "nothing")[:80] for values in (ours, theirs))

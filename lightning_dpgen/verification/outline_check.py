@@ -33,8 +33,9 @@ from lightning_dpgen.release.drawing.description import (
 from lightning_dpgen.release.files import MODEL, WEIGHTS
 from lightning_dpgen.release.run_names import in_words, names_of_a_run
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
+from lightning_dpgen.specs.first_pass import FIRST_PASS
 from lightning_dpgen.specs.model import CustomSpec
-from lightning_dpgen.specs.settings import FIRST_PASS, Settings
+from lightning_dpgen.specs.settings import Settings
 from lightning_dpgen.verification.event_words import (
     LONGEST,
     ROUNDING,
@@ -85,14 +86,14 @@ def model_problems(settings: Settings, specs: Sequence[StageSpec], model: Mappin
     if isinstance(spec, CustomSpec):
         # A subclass of a model of the package is released as that one.
         fits = ":" in kind or kind in {trained.kind for trained in TRAINED.values()}
-    elif settings.trained:
+    elif settings.trains_network:
         fits = kind == TRAINED[spec.name].kind
     else:
         of_copula = isinstance(settings.recipe, CopulaRecipe)
         fits = kind in kind_of(schema).measured and (kind == COPULA) == of_copula
     if not fits:
         yield f"declared.model: a model of {spec.title!r} is declared, and one of kind {kind!r} is released"
-    if settings.trained and model.get("k") != settings.split.k:
+    if settings.trains_network and model.get("k") != settings.split.k:
         yield f"declared.split.k={settings.split.k}: the released model has {str(model.get('k'))[:20]} components"
     if (spec.label_share or 0.0) > 0.0 and model.get(LABELLED) is not True:
         yield f"declared.model.label_share={spec.label_share:g}: the released model has no label that it pays for"

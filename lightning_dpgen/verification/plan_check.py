@@ -22,8 +22,9 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.planning.calibration import PLANNER
 from lightning_dpgen.privacy.planning.solving import EpsilonLimit, Limit, ReferenceLimit
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
+from lightning_dpgen.specs.first_pass import FIRST_PASS, first_stage, has_first_pass, reference_plan
 from lightning_dpgen.specs.model import AutoSpec
-from lightning_dpgen.specs.settings import FIRST_PASS, Settings, first_stage, has_first_pass, reference_plan
+from lightning_dpgen.specs.settings import Settings
 from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.verification import outline_check
 from lightning_dpgen.verification.declared_settings import settings_of
@@ -164,13 +165,13 @@ def _plan_of(settings: Settings, certificate: Mapping[str, Any]) -> Plan:
     """Return the plan of settings: as it was made before a record was read, or of what a first pass has found."""
     spec, parts, stated = settings.spec, settings.parts, certificate.get("reference")
     if stated is None:
-        if has_first_pass(spec, parts) and not settings.trained:
+        if has_first_pass(spec, parts) and not settings.trains_network:
             raise ValueError("what is measured is planned from what the first pass finds, and the event has no reference")
         return settings.plan()
     if not has_first_pass(spec, parts):
         raise ValueError("the event has a reference, and these settings plan no first pass")
     # A model that is chosen is not known before the first pass.
-    asked = spec if settings.chosen is None else spec.changed(model=AutoSpec())
+    asked = spec if settings.choice_reason is None else spec.changed(model=AutoSpec())
     promise = reference_plan(asked, first_stage(spec, parts))
     assert promise.reference is not None, "the plan of a first pass has one"
     # More steps are allowed for than are planned in the end, where they follow from defaults.
@@ -211,7 +212,7 @@ def unplanned_events(plan: Plan, certificate: Mapping[str, Any]) -> Iterator[str
 def _wrong_bounds(settings: Settings, certificate: Mapping[str, Any]) -> Iterator[str]:
     """Yield counts of a table whose stated bound is not the one by which a record moves them: it follows from settings."""
     planned = {}
-    if kind_of(settings.schema).tabular and not settings.trained:
+    if kind_of(settings.schema).tabular and not settings.trains_network:
         first = settings.recipe.workloads[0].stage
         planned = {(first, name): counts.bound for name, counts in settings.recipe.statistics(first, {}).items()}
     for entry in certificate["noise"]["sums"]:

@@ -16,7 +16,7 @@ from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.privacy import mechanisms
 from lightning_dpgen.privacy.drawn_noise import MECHANISMS
 from lightning_dpgen.privacy.noise.stream import PrivateStream
-from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.settings import load_complete_settings
 
 SOUND = ["audit.confidence=0.9999", "audit.draws=300", "audit.canaries=200"]
 SMALL = ["model.hidden=8", "model.latent=2", "model.steps=10"]
@@ -130,7 +130,7 @@ def test_canaries_may_be_among_records_if_the_audit_may_spend(audit):
 
 @pytest.mark.parametrize("data", ["digits", "adult", "bms_webview1", "uk_demand"])
 def test_canaries_are_records_of_their_schema(data):
-    schema = read_settings([f"data={data}"]).schema
+    schema = load_complete_settings([f"data={data}"]).schema
     canaries = canaries_of(schema, 50)
     assert len(canaries) == 50 and len({row.tobytes() for row in canaries.take(np.arange(50)).numpy()}) > 25
     assert canaries_of(schema, 50).encoded.codes.tolist() == canaries.encoded.codes.tolist()

@@ -25,7 +25,7 @@ from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.sampling.samplers import Poisson
 from lightning_dpgen.runs.attacked import MeasuredRun
-from lightning_dpgen.specs.run import read_audit
+from lightning_dpgen.specs.run import load_audit_settings
 from lightning_dpgen.specs.source import source_of
 
 SCHEMAS = {
@@ -102,7 +102,7 @@ def attack(tmp_path, monkeypatch):
             settings["data.schema"] = str(tmp_path / "own.schema.yaml")
             (tmp_path / "own.schema.yaml").write_text(SCHEMAS[schema])
         words = [f"{name}={value}" for name, value in settings.items()]
-        spec = read_audit([*words, "model=measured", "privacy.epsilon=1"])
+        spec = load_audit_settings([*words, "model=measured", "privacy.epsilon=1"])
         run = MeasuredRun(spec, source_of(spec.data), count)
         pairs = list(run.neighbours())
         return attack_run(run, run.plan, pairs if last is None else pairs[-last:], trials, 0.9999, seed=1)
@@ -179,10 +179,10 @@ SOON = ("a bound a tenth too small", "a value beside the noise")
 
 def test_accesses_that_follow_from_one_fit_are_held_together():
     """Else cells would be those of one run in an access, and others in the next."""
-    spec = read_audit(["data=digits", "model=measured", "model.cells=3", "model.waves=6", "privacy.epsilon=1"])
+    spec = load_audit_settings(["data=digits", "model=measured", "model.cells=3", "model.waves=6", "privacy.epsilon=1"])
     run = MeasuredRun(spec, source_of(spec.data), 12)
     pair = next(run.neighbours())
-    assert run.held == {"cell means", "cell squares"}
+    assert run.after_fit == {"cell means", "cell squares"}
     for data in (pair.without, pair.present):
         run(Account(run.plan), data)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.settings import load_complete_settings
 
 pytestmark = pytest.mark.book
 
@@ -25,7 +25,7 @@ def _commands() -> list[str]:
 
 @pytest.mark.parametrize("words", _commands())
 def test_commands_of_the_pages_can_be_planned(words):
-    settings = read_settings(words.split())
+    settings = load_complete_settings(words.split())
     assert settings.spec.privacy.noise == "off" or settings.plan().epsilon <= settings.spec.privacy.epsilon
 
 

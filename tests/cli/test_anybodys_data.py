@@ -164,7 +164,7 @@ def _interrupt_after(work, *arguments, **keywords):
 def test_a_person_more_changes_a_bought_number_by_max_rows_at_most(tmp_path, found):
     """One with nine records, of whom three take part, with and without bounds to be found in the same look."""
     from lightning_dpgen.runs import discover as first_pass
-    from lightning_dpgen.specs.run import read_run
+    from lightning_dpgen.specs.run import load_settings
     from lightning_dpgen.specs.source import source_of
 
     table, seen = _visits(tmp_path), []
@@ -175,7 +175,7 @@ def test_a_person_more_changes_a_bought_number_by_max_rows_at_most(tmp_path, fou
     line = text.splitlines()[1].split(",")
     for more in ("", "".join(",".join(["x", "9999", *line[2:]]) + "\n" for _ in range(9))):
         (tmp_path / "visits.csv").write_text(text + more)
-        spec = read_run(bought)
+        spec = load_settings(bought)
         seen.append(first_pass.open_first_pass(spec, source_of(spec.data)).n)
     assert seen[1] - seen[0] == 3
 

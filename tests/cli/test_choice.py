@@ -7,7 +7,7 @@ import pytest
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.specs import defaults
-from lightning_dpgen.specs.run import read_run
+from lightning_dpgen.specs.run import load_settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -30,7 +30,7 @@ def test_what_was_chosen_and_why_is_one_line():
     """However the trial is called, and whatever it says; a word more where no model does well."""
     for trial in json.loads(defaults.TABLE.read_text(encoding="utf-8")):
         schema = ImageSchema(8, 8, levels=16, classes=10 if trial["label"] else 0)
-        for own in defaults.ranked(schema, 123_456.0, [{**trial, "kind": "images"}]):
+        for own in defaults.rank_models(schema, 123_456.0, [{**trial, "kind": "images"}]):
             assert own.why.startswith(f"model=auto took {own.name}: ")
             assert f"best over 1 trials; in the nearest ({trial['name']}, " in own.why
             assert len(own.why) <= 230 and "\n" not in own.why
@@ -46,12 +46,13 @@ def test_trials_of_about_the_same_strength_decide_and_the_nearest_one_is_said():
 
     schema = BasketSchema(tuple(range(50)), max_items=10)
     table = [trial(40, 100, "vae"), trial(9000, 100, "rbm"), trial(40, 10_000, "wgan")]
-    assert [defaults.ranked(schema, s, table)[0].name for s in (10.0, 900.0, 1100.0, 1e9)] == ["vae", "vae", "wgan", "wgan"]
-    assert "weighted mean" not in defaults.ranked(schema, 900.0, table)[0].why
+    best = [defaults.rank_models(schema, s, table)[0].name for s in (10.0, 900.0, 1100.0, 1e9)]
+    assert best == ["vae", "vae", "wgan", "wgan"]
+    assert "weighted mean" not in defaults.rank_models(schema, 900.0, table)[0].why
     # The nearest says otherwise than the mean of all.
     near = {**trial(60, 300, "wgan"), "scores": dict.fromkeys(defaults.CANDIDATES, 0.5) | {"wgan": 0.504, "vae": 0.503}}
-    assert " by a weighted mean (vae 0.598, wgan 0.508); " in defaults.ranked(schema, 250.0, [*table, near])[0].why
-    first, *others = defaults.ranked(schema, 300.0, table)
+    assert " by a weighted mean (vae 0.598, wgan 0.508); " in defaults.rank_models(schema, 250.0, [*table, near])[0].why
+    first, *others = defaults.rank_models(schema, 300.0, table)
     assert "(vae, 100 records over their noise; here 300)" in first.why and "vae 0.90" in first.why and len(others) == 3
 
 
@@ -121,7 +122,7 @@ def test_every_candidate_is_a_model_of_the_command_line(dpgen):
 
 
 def test_pictures_of_any_size_are_known():
-    assert defaults.ranked(ImageSchema(8, 8, levels=16), 5.0)
+    assert defaults.rank_models(ImageSchema(8, 8, levels=16), 5.0)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_pictures_of_any_size_are_known():
     ],
 )  # fmt: skip
 def test_tables_and_baskets_have_the_best_model_by_default(words, name):
-    assert read_run(words).model.name == name
+    assert load_settings(words).model.name == name
 
 
 def test_a_clipping_that_is_asked_for_is_that_of_the_chosen_model(dpgen, table):

@@ -26,9 +26,8 @@ from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.runs import discover as first_pass
 from lightning_dpgen.runs import run as train
 from lightning_dpgen.runs.interrupts import Interrupts
-from lightning_dpgen.specs.findable import needed_to_find
-from lightning_dpgen.specs.run import read_run
-from lightning_dpgen.specs.settings import first_stage
+from lightning_dpgen.specs.first_pass import first_stage, needed_to_find
+from lightning_dpgen.specs.run import load_settings
 from lightning_dpgen.specs.source import source_of
 from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.verification.verify import verify
@@ -201,7 +200,8 @@ def test_a_search_says_how_many_records_it_takes_and_is_refused_where_there_are_
     # 200 on average, with a deviation of 10: outside in one of 10,000.
     assert abs(shown - count / 2) < 45, shown
     for n, warned in ((int(needed) * 40, True), (10**6, False)):
-        told = first_pass.warnings_for_any_find(*_asked([*files, f"data.n={n}"]))
+        spec, source = _asked([*files, f"data.n={n}"])
+        told = first_pass.warnings_for_any_find(spec, first_pass.for_any_find(spec, source))
         assert any("what is found privately takes many of" in text for text in told) is warned
     run = tmp_path / "run"
     for command in ("budget", "train"):
@@ -211,9 +211,9 @@ def test_a_search_says_how_many_records_it_takes_and_is_refused_where_there_are_
 
 def test_what_is_found_of_many_columns_is_few_lines():
     few, many = ({f"c{i}": "from 0 to 1" for i in range(count)} for count in (10, 150))
-    assert [*train._found_lines(few)] == [f"found, with noise: c{i}: from 0 to 1" for i in range(10)]
-    *first, last = train._found_lines(many)
-    assert first == [*train._found_lines(few)] and "140 more columns (c10, " in last
+    assert [*train._discovery_lines(few)] == [f"found, with noise: c{i}: from 0 to 1" for i in range(10)]
+    *first, last = train._discovery_lines(many)
+    assert first == [*train._discovery_lines(few)] and "140 more columns (c10, " in last
 
 
 def test_one_signal_waits_for_what_was_found_to_be_kept(dpgen, tmp_path, monkeypatch):
@@ -368,7 +368,7 @@ GIVEN = {
 
 
 def _asked(words):
-    spec = read_run(words)
+    spec = load_settings(words)
     return spec, source_of(spec.data)
 
 
@@ -406,7 +406,7 @@ def test_a_plan_that_is_promised_whole_follows_from_nothing_that_is_found(tmp_pa
     assert same or not promised
     assert promised or left_out is not None
     if promised:
-        promise = first_pass.first_plan(*asked)
+        promise = first_pass.plan_first_pass(*asked).plan
         planned = [(found.n or promise.n, first_pass.with_discovery(*asked, found).plan(promise)) for found in finds]
         assert all(plan == replace(promise, n=n) for n, plan in planned)
 
@@ -415,7 +415,7 @@ def test_accesses_that_were_promised_whole_cannot_change(tmp_path):
     table = _table(tmp_path, CITY.replace("private", "[a, b]"), age=[1], city=["a"])
     words = [*table, "data.n=null", "data.n_share=0.1", "privacy.epsilon=2", "privacy.delta=1e-8"]
     words += [f"{name}={value}" for name, value in GIVEN.items()]
-    promise = first_pass.first_plan(*_asked(words))
+    promise = first_pass.plan_first_pass(*_asked(words)).plan
     with pytest.raises(UsageError, match="were promised before the first pass"):
         first_pass.with_discovery(*_asked([*words, "model.steps=21"]), first_pass.Discovery(2000, {})).plan(promise)
     with pytest.raises(BudgetTooSmall, match="promised before the first pass"):

@@ -20,7 +20,7 @@ from lightning_dpgen.runs import initial as initial_weights
 from lightning_dpgen.runs import select as selecting
 from lightning_dpgen.runs import train as trained_run
 from lightning_dpgen.specs.defaults import default_bins
-from lightning_dpgen.specs.run import read_run
+from lightning_dpgen.specs.run import load_settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -291,7 +291,7 @@ def test_a_run_goes_on_with_the_release_that_it_began_from(dpgen, starts, traine
 def test_all_runs_that_a_release_may_be_of_are_compared_with_all_records(places, tmp_path, monkeypatch):
     """A link that lies in another run's folder: the ledger there must not use the records up."""
     (places["protected"] / "link").symlink_to(places["same"] / "release")
-    spec = read_run([f"model.init={places['protected'] / 'link'}", PUBLIC])
+    spec = load_settings([f"model.init={places['protected'] / 'link'}", PUBLIC])
     seen = []
     monkeypatch.setattr(initial_weights, "is_about", lambda about, records: seen.append(len(list(records))))
     initial_weights.check_other_records(spec, iter([np.zeros(3), np.ones(2)]))

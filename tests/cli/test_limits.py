@@ -14,7 +14,7 @@ from lightning_dpgen.release.drawing.described import Kept
 from lightning_dpgen.release.pages.report import limits_of, write_pages
 from lightning_dpgen.release.pages.text import sentence
 from lightning_dpgen.runs.warnings import plan_limits, plan_warnings
-from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.settings import load_complete_settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 COLUMNS = "  {0}: {{type: category, values: [{1}]}}\n"
@@ -82,7 +82,7 @@ def test_limits_of_a_plan_follow_from_public_numbers_alone():
     """Each is one of the warnings, and none is there with a budget that is large."""
     words = ["data=adult", "model=measured"]
     for epsilon, count in ((0.05, 2), (100.0, 0)):
-        settings = read_settings([*words, f"privacy.epsilon={epsilon}"])
+        settings = load_complete_settings([*words, f"privacy.epsilon={epsilon}"])
         plan = settings.plan()
         found = plan_limits(settings, plan)
         assert len(found) == count

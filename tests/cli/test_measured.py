@@ -20,7 +20,7 @@ from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon
 from lightning_dpgen.release.pages.report import _BOUGHT
 from lightning_dpgen.runs import measure as measured_run
-from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.settings import load_complete_settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -361,7 +361,7 @@ def test_symmetries_may_be_numbers(dpgen, tmp_path):
 
 @pytest.mark.parametrize("settings", [[], ["data=mushroom"], ["data=retail"]], ids=" ".join)
 def test_a_report_says_what_each_access_has_bought(settings):
-    asked = read_settings(["model=measured", *settings])
+    asked = load_complete_settings(["model=measured", *settings])
     assert all(_BOUGHT.get(stage.name) for stage in asked.plan().stages)
 
 

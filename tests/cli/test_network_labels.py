@@ -19,7 +19,7 @@ from lightning_dpgen.release.pages.report import _BOUGHT
 from lightning_dpgen.runs import learn as learning
 from lightning_dpgen.runs import measure as measured_run
 from lightning_dpgen.runs import train as trained_run
-from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.settings import load_complete_settings
 from lightning_dpgen.specs.usage_error import UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -94,9 +94,9 @@ def test_every_network_releases_a_label_that_real_records_have_told(dpgen, tmp_p
 
 def test_shares_of_the_budget_are_as_asked_for(people):
     """The label has its share of what the split leaves; without one the plan is as it was."""
-    plans = {share: read_settings([*people, f"model.label_share={share}"]).plan() for share in (0.0, 0.3, 0.6)}
-    none = read_settings(people)
-    assert none.plan() == plans[0.0] and "label_share" not in none.declared()["model"]
+    plans = {share: load_complete_settings([*people, f"model.label_share={share}"]).plan() for share in (0.0, 0.3, 0.6)}
+    none = load_complete_settings(people)
+    assert none.plan() == plans[0.0] and "label_share" not in none.dump_public()["model"]
     split = [stage.share for stage in none.plan().stages[:-1]]
     for share in (0.3, 0.6):
         shares = [stage.share for stage in plans[share].stages]
@@ -109,13 +109,13 @@ def test_shares_of_the_budget_are_as_asked_for(people):
 def test_shares_that_leave_nothing_are_refused(people):
     shares = ["split.means_share=0.5", "split.lloyd_share=0.25", "privacy.fidelity_share=0.49"]
     with pytest.raises(UsageError, match=r"leave -0\.2\d for network and label: set smaller ones"):
-        read_settings([*people, *LABEL, *shares]).plan()
+        load_complete_settings([*people, *LABEL, *shares]).plan()
 
 
 @pytest.mark.parametrize("given", [["model.noise=3"], ["model.noise=3", "privacy.epsilon=null", "model.steps=6"]])
 def test_noise_may_be_given_and_steps_or_epsilon_follow(people, given):
     words = [word for word in people if not word.startswith("model.steps")]
-    plan = read_settings([*words, *LABEL, *given]).plan()
+    plan = load_complete_settings([*words, *LABEL, *given]).plan()
     assert plan.stage("training").access.multiplier == pytest.approx(3.0) and plan.stage("labels").count == 4
 
 

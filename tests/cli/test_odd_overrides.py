@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from lightning_dpgen.specs.compose import conf_dir
-from lightning_dpgen.specs.run import read_data, read_projection, read_run
+from lightning_dpgen.specs.run import load_data_settings, load_projection_settings, load_settings
 from lightning_dpgen.specs.usage_error import UsageError
 
 WRONG = (
@@ -20,7 +20,7 @@ FORMS = ("{}={}", "+{}={}", "++{}={}", "{}@x={}", "{}@_global_={}", "~{}={}")
 def test_what_is_no_name_of_a_group_is_one_line(group):
     for value, form in itertools.product(WRONG, FORMS):
         with pytest.raises(UsageError) as said:
-            read_run([form.format(group, value)])
+            load_settings([form.format(group, value)])
         assert len(str(said.value)) < 600, form.format(group, value)
 
 
@@ -29,7 +29,7 @@ def test_a_source_is_one_of_those_that_there_are(dpgen, value):
     status, _, err = dpgen("train", f"data.source={value}")
     assert status == 2 and "data" in err and len(err.splitlines()) == 1, err
     with pytest.raises(UsageError):
-        read_projection([f"data.source={value.replace('blobs', 'table')}"])
+        load_projection_settings([f"data.source={value.replace('blobs', 'table')}"])
 
 
 PROJECT = ["budget", "project", "project.radius=9", "data.d=9", "data.n=9"]
@@ -83,14 +83,14 @@ def test_the_files_of_settings_look_nothing_up():
 @pytest.mark.parametrize("word", ["data@x=digits", "+data@x=digits", "data@_global_=digits", "seed@x=1", "@x=1"])
 def test_a_name_has_no_package(word):
     with pytest.raises(UsageError, match="expected a name without @") as said:
-        read_run([word])
+        load_settings([word])
     assert "Did you mean" not in str(said.value) and "\n" not in str(said.value)
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "x", "1.5"])
 def test_settings_of_the_data_alone_are_named_as_they_were_given(value):
     with pytest.raises(UsageError, match=rf"^data\.n={value}: expected a whole number"):
-        read_data(["data=digits", f"data.n={value}"])
+        load_data_settings(["data=digits", f"data.n={value}"])
 
 
 NUMBERS = {
@@ -106,7 +106,7 @@ NUMBERS = {
 @pytest.mark.parametrize(("word", "told"), NUMBERS.items())
 def test_a_number_with_commas_and_a_file_are_told_how_they_are_given(word, told):
     with pytest.raises(UsageError, match=told) as said:
-        read_data([word]) if word.startswith("data") else read_run([word])
+        load_data_settings([word]) if word.startswith("data") else load_settings([word])
     assert "\n" not in str(said.value)
 
 

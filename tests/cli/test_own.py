@@ -17,7 +17,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.tables.schema_file import schema_of
 from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs.run import read_run
+from lightning_dpgen.specs.run import load_settings
 from lightning_dpgen.specs.source import source_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -244,7 +244,7 @@ def test_of_a_frame_only_what_the_schema_says_is_published(monkeypatch):
     frame = pd.DataFrame({"age": np.array([3, 40], np.int8)})
     schema = schema_of({"columns": {"age": {"type": "integer", "low": 0, "high": 99, "bins": 4}}})
     monkeypatch.setattr(people, "frame_of_bytes", lambda: (frame, schema), raising=False)
-    spec = read_run(["data=own", "data.target=example_package.records.frame_of_bytes", "data.n=2"]).data
+    spec = load_settings(["data=own", "data.target=example_package.records.frame_of_bytes", "data.n=2"]).data
     source = source_of(spec)
     assert source.description == schema.as_json() and "types" not in source.declare().as_json()
     with pytest.raises(BadRecords, match="the records are a table: expected records of kind images"):

@@ -13,7 +13,7 @@ from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.measure import classifier, series
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.release.pages.report import _BOUGHT
-from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.settings import load_complete_settings
 from lightning_dpgen.specs.usage_error import UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -230,16 +230,16 @@ REFUSED = {
 @pytest.mark.parametrize(("words", "said"), REFUSED.values(), ids=REFUSED)
 def test_a_classifier_of_nothing_is_refused(words, said):
     with pytest.raises(UsageError) as error:
-        read_settings(["model=classifier", *words])
+        load_complete_settings(["model=classifier", *words])
     assert said in str(error.value)
 
 
 def test_a_classifier_can_stand_beside_any_measured_model():
     """One way: `model=classifier` is the measured model with a share for the label that is not 0."""
     words = ["data=digits", "model.label_share=0.75", "privacy.epsilon=3"]
-    one, other = (read_settings([f"model={name}", *words]).plan() for name in ("classifier", "measured"))
+    one, other = (load_complete_settings([f"model={name}", *words]).plan() for name in ("classifier", "measured"))
     assert one == other and [stage.name for stage in one.stages] == ["means", "squares", "spreads", "labels"]
-    assert len(read_settings(["data=digits", "model=measured"]).plan().stages) == 2
+    assert len(load_complete_settings(["data=digits", "model=measured"]).plan().stages) == 2
 
 
 def test_other_pictures_are_refused_in_python(waves):

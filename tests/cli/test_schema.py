@@ -10,7 +10,7 @@ import pytest
 
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import read_schema
-from lightning_dpgen.specs.compose import written
+from lightning_dpgen.specs.compose import write_word
 
 FRAME = pd.DataFrame({
     "n": [10707, 20808], "x": [1.2345, None], "day": ["2011-09-08", "2012-01-30"],
@@ -52,7 +52,7 @@ def test_a_draft_says_what_else_there_is_to_say(dpgen, tmp_path):
         ("patientID", "row_number"), ("visit_id", "row_number"), ("first name", "name"), ("e-mail", "email"),
     ]  # fmt: skip
     command = shlex.split(out.splitlines()[-1])
-    assert command[:4] == ["dpgen", "train", "data=table", written("data.path", tmp_path / "a b.csv")]
+    assert command[:4] == ["dpgen", "train", "data=table", write_word("data.path", tmp_path / "a b.csv")]
     assert f"data.schema={tmp_path / 's.yaml'}" in command
 
 

@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from lightning_dpgen.cli.main import main
-from lightning_dpgen.specs.run import read_projection, read_run
-from lightning_dpgen.specs.settings import fill
+from lightning_dpgen.specs.run import load_projection_settings, load_settings
+from lightning_dpgen.specs.settings import complete_settings
 from lightning_dpgen.specs.source import source_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -41,10 +41,10 @@ def test_shown_settings_are_those_of_the_run(dpgen, tmp_path, monkeypatch, case,
     command, *words = CASES[case]
     status, out, err = dpgen(command, *words, "--cfg", kind)
     assert status == 0 and not err and not list(tmp_path.iterdir())
-    read = read_run if command == "train" else read_projection
+    read = load_settings if command == "train" else load_projection_settings
     asked, again = read(words), read(list(_words(yaml.safe_load(out))))
     if kind == "resolved" and command == "train":
-        asked = fill(asked, source_of(asked.data)).spec
+        asked = complete_settings(asked, source_of(asked.data)).spec
     assert again.model_dump() == asked.model_dump()
 
 

@@ -37,7 +37,7 @@ def _split(account, folder):
 
 def _projected(account, folder):
     projection = SimpleNamespace(scale=lambda plan: 1.0)
-    settings = SimpleNamespace(projection=projection, chosen=SimpleNamespace(matrix="gaussian"))
+    settings = SimpleNamespace(projection=projection, best=SimpleNamespace(matrix="gaussian"))
     return project._draw(settings, None, account, folder, Interrupts())
 
 
@@ -50,7 +50,9 @@ READERS = {
     "split.pt": ({"state": {}}, _split),
     "measured.pt": (
         {"made": {}},
-        lambda account, folder: measured_run._kept(_run(account, folder), SimpleNamespace(fits=lambda state: True)),
+        lambda account, folder: measured_run._load_measured(
+            _run(account, folder), SimpleNamespace(fits=lambda state: True)
+        ),
     ),
     "bought.pt": ({"n": 7, "parts": {}}, discover.load_discovery),
     "fidelity.pt": ({"figure": {"error": 0.1}}, context.fidelity),

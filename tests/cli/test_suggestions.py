@@ -10,7 +10,7 @@ from lightning_dpgen.cli.main import COMMANDS
 from lightning_dpgen.common.nearest_word import nearest, suggest_file
 from lightning_dpgen.data.declarations import words_of
 from lightning_dpgen.specs.compose import compose_settings, conf_dir
-from lightning_dpgen.specs.run import RunSpec, read_words
+from lightning_dpgen.specs.run import RunSpec, load_settings_without_slow_defaults
 from lightning_dpgen.specs.spec import declared_settings, parse
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -74,7 +74,7 @@ def test_a_choice_without_its_first_letter_is_found(group):
     for path in sorted((conf_dir() / group).glob("*.yaml")):
         if len(path.stem) > 3:
             with pytest.raises(UsageError, match=rf"did you mean {group}={path.stem}\?$"):
-                read_words([f"{group}={path.stem[1:]}"])
+                load_settings_without_slow_defaults([f"{group}={path.stem[1:]}"])
 
 
 def test_nothing_is_suggested_for_a_word_like_none():

@@ -14,7 +14,7 @@ from scipy.sparse import issparse
 from scipy.stats import chisquare
 
 from lightning_dpgen.common import pace
-from lightning_dpgen.common.number_arguments import show
+from lightning_dpgen.common.arguments import show
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.conditions import Said
 from lightning_dpgen.data.pictures.schema import ImageSchema

@@ -12,7 +12,7 @@ import pytest
 from lightning_dpgen.release.certificate import digest
 from lightning_dpgen.runs.candidates import read_candidates
 from lightning_dpgen.runs.reporter import SilentReporter
-from lightning_dpgen.runs.select import _untrained
+from lightning_dpgen.runs.select import _make_untrained
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -167,8 +167,8 @@ def test_a_selection_without_a_trial_releases_a_network_that_has_counted_nothing
              "privacy.selection_score=fidelity"]  # fmt: skip
     candidates = read_candidates(words, SilentReporter())
     assert [settings.spec.data.asked_sets for settings in candidates.settings] == [SETS, SETS]
-    content, settings = _untrained(candidates)
-    assert "answers.csv" not in content.released and "workload" not in settings.declared()
+    content, settings = _make_untrained(candidates)
+    assert "answers.csv" not in content.released and "workload" not in settings.dump_public()
 
 
 def test_tables_that_are_too_large_or_mostly_noise_are_told_with_their_numbers(dpgen, table, tmp_path):

@@ -30,7 +30,7 @@ from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import SilentReporter
 from lightning_dpgen.runs.run import train
 from lightning_dpgen.runs.run_folder import RunFolder
-from lightning_dpgen.specs.run import read_run
+from lightning_dpgen.specs.run import load_settings
 from lightning_dpgen.specs.source import source_of
 
 ROWS = 3
@@ -116,7 +116,7 @@ def _own(*words: str) -> Callable[[Any, Path], None]:
         global handed
         handed = data
         with Interrupts().caught() as interrupts:
-            spec = read_run(conf)
+            spec = load_settings(conf)
             train(spec, source_of(spec.data), RunFolder(folder), interrupts, SilentReporter())
 
     return release

@@ -21,7 +21,7 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.pair_tables import FoundRule, with_rules
 from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.runs.warnings import noise_warnings
-from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.settings import load_complete_settings
 from lightning_dpgen.verification.verify import verify
 
 VALUES = tuple(f"v{i:04d}" for i in range(MANY + 200))
@@ -245,10 +245,10 @@ def test_a_model_is_chosen_by_the_cells_that_pairs_will_have(tmp_path):
         "city": {"type": "category", "values": values}, "of": {"type": "category", "values": ["a", "b"]},
     }}))  # fmt: skip
     words = ["data=table", f"data.schema={tmp_path / 's.yaml'}", "data.n=50000", "privacy.epsilon=1"]
-    settings = read_settings(words)
-    assert settings.chosen.startswith("model=auto took measured") and settings.schema.layout.width < MOST_COMMON
-    apart = read_settings([*words, "data.bins_share=0"])
-    assert "measured was passed over" in apart.chosen and apart.schema.layout.width == 20_002
+    settings = load_complete_settings(words)
+    assert settings.choice_reason.startswith("model=auto took measured") and settings.schema.layout.width < MOST_COMMON
+    apart = load_complete_settings([*words, "data.bins_share=0"])
+    assert "measured was passed over" in apart.choice_reason and apart.schema.layout.width == 20_002
 
 
 @pytest.mark.parametrize(("kinds", "warned"), [(MOST_KINDS, False), (MOST_KINDS + 1, True)])
@@ -259,7 +259,7 @@ def test_a_constraint_that_groups_pay_no_regard_to_is_said(tmp_path, kinds, warn
         "city": {"type": "category", "values": list(VALUES)}, "state": {"type": "category", "values": states},
     }, "constraints": [{"column": "state", "of": "city", "mapping": mapping}]}))  # fmt: skip
     words = ["data=table", f"data.schema={tmp_path / 's.yaml'}", "data.n=50000", "privacy.epsilon=1", "model=measured"]
-    settings = read_settings(words)
+    settings = load_complete_settings(words)
     told = [text for text in noise_warnings(settings, settings.plan()) if "rare values of city" in text]
     assert len(told) == warned and all("state" in text and f"{MOST_KINDS} kinds" in text for text in told)
     groups = [set(own % kinds) for own in map(np.array, settings.schema.rules.learned["city"]._members) if len(own) > 1]

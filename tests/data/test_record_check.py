@@ -184,12 +184,12 @@ def test_the_command_ends_as_a_run_would(tmp_path, capsys):
 
 def test_a_limit_that_was_raised_stands_in_no_certificate(tmp_path):
     """It would tell that more than the default was moved."""
-    from lightning_dpgen.specs.settings import read_settings
+    from lightning_dpgen.specs.settings import load_complete_settings
 
     _tables(tmp_path, 0.5)
     words = ["data=table", f"data.schema={tmp_path / 'declared.yaml'}", "data.n=40", "privacy.epsilon=4", "model=measured"]
-    declared = read_settings([*words, "data.max_moved=0.6"]).declared()
-    assert declared == read_settings(words).declared()
+    declared = load_complete_settings([*words, "data.max_moved=0.6"]).dump_public()
+    assert declared == load_complete_settings(words).dump_public()
     assert "max_moved" not in str(declared)
 
 

@@ -9,7 +9,7 @@ import pytest
 from league_tasks import AdultBalanced, Mushroom
 
 import lightning_dpgen
-from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.settings import load_complete_settings
 
 ADULT = Path(lightning_dpgen.__file__).parent / "data/bundled/adult.schema.yaml"
 
@@ -25,13 +25,13 @@ def unwritten(monkeypatch):
 def test_settings_of_every_variant_are_accepted_for_adult(tmp_path, unwritten):
     task = dpgan_tables.AdultChosen(tmp_path)
     for name in dpgan_tables.VARIANTS:
-        assert read_settings(dpgan_tables.settings_of(task, name, 3.0, 0)).spec.data.n == task.n < AdultBalanced.n
+        assert load_complete_settings(dpgan_tables.settings_of(task, name, 3.0, 0)).spec.data.n == task.n < AdultBalanced.n
 
 
 def test_every_variant_has_a_plan_within_its_budget(tmp_path):
     task, epsilon = Mushroom(tmp_path), 3.0
     for name in dpgan_tables.VARIANTS:
-        asked = read_settings(dpgan_tables.settings_of(task, name, epsilon, 2))
+        asked = load_complete_settings(dpgan_tables.settings_of(task, name, epsilon, 2))
         plan = asked.plan()
         assert asked.spec.data.n == task.n and asked.spec.seed == 2
         if "no privacy" in name:

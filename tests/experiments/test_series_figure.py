@@ -6,7 +6,7 @@ from series import COLUMNS, Days, real_rows, scores, sets, variants
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.settings import load_complete_settings
 
 SCHEMA = SeriesSchema(8, low=0.0, high=1.0)
 
@@ -28,7 +28,7 @@ def described(read):
 def test_every_variant_has_a_plan(tmp_path, name):
     own = sets(tmp_path)[name]
     for settings in variants().values():
-        asked = read_settings([*own.settings, *settings])
+        asked = load_complete_settings([*own.settings, *settings])
         assert asked.plan().epsilon <= 6.0 or "privacy=off" in settings
 
 

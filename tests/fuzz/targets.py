@@ -44,8 +44,8 @@ from lightning_dpgen.release.drawing.sampler import load_release
 from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs.run import read_projection
-from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.run import load_projection_settings
+from lightning_dpgen.specs.settings import load_complete_settings
 from lightning_dpgen.specs.usage_error import FAULT
 from lightning_dpgen.verification.verify import verify
 
@@ -322,9 +322,9 @@ def read_overrides(path: Path) -> None:
         return
     try:
         if words and words[0] == "project":
-            read_projection(words[1:])
+            load_projection_settings(words[1:])
         else:
-            read_settings(words)
+            load_complete_settings(words)
     except Exception as error:
         if _status(error) == FAULT:
             raise

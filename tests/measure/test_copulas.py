@@ -21,8 +21,8 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.release.drawing.sampler import load_release
-from lightning_dpgen.specs.run import read_run
-from lightning_dpgen.specs.settings import settle_declared
+from lightning_dpgen.specs.run import load_settings
+from lightning_dpgen.specs.settings import complete_declared_settings
 from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.verification.verify import verify
 
@@ -183,11 +183,13 @@ def test_pairs_are_counted_where_they_can_be(tmp_path):
     assert not takes_copula(narrow, 1000, 100.0)
     (tmp_path / "s.yaml").write_text(json.dumps({"columns": {f"x{i}": NUMBER for i in range(120)}}))
     words = ["data=table", f"data.schema={tmp_path / 's.yaml'}", "data.n=2000", "privacy.epsilon=1", "model=measured"]
-    assert isinstance(settle_declared(read_run(words)).recipe, CopulaRecipe)
+    assert isinstance(complete_declared_settings(load_settings(words)).recipe, CopulaRecipe)
     for more, told in (
         ("model.components=5", "setting for a table of 120 columns"),
         ("data.workload=[[x0,x1]]", "data.workload"),
     ):
         with pytest.raises(UsageError, match=told):
-            settle_declared(read_run([*words, more])).plan()
-    assert not isinstance(settle_declared(read_run([*words[:2], "data.n=1000000", *words[3:]])).recipe, CopulaRecipe)
+            complete_declared_settings(load_settings([*words, more])).plan()
+    assert not isinstance(
+        complete_declared_settings(load_settings([*words[:2], "data.n=1000000", *words[3:]])).recipe, CopulaRecipe
+    )

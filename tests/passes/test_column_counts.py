@@ -13,7 +13,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.runs import discover
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs.run import read_words
+from lightning_dpgen.specs.run import load_settings_without_slow_defaults
 from lightning_dpgen.specs.settings import make_schema
 from lightning_dpgen.specs.source import source_of
 
@@ -66,7 +66,7 @@ def _spec(folder, *words, persons=False):
     ]
     words += [] if "privacy=off" in words else ["privacy.epsilon=20"]
     words += ["data.person=who", "data.max_rows=2"] if persons else []
-    return read_words(words)
+    return load_settings_without_slow_defaults(words)
 
 
 def _write(folder, rows, files, group):
@@ -78,7 +78,7 @@ def _write(folder, rows, files, group):
 
 
 def _bought(spec, source, seen):
-    account = Account(discover.first_plan(spec, source), stream=PrivateStream(seed=7))
+    account = Account(discover.plan_first_pass(spec, source).plan, stream=PrivateStream(seed=7))
     return discover.run_discovery(spec, source, seen, account)
 
 

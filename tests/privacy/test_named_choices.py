@@ -34,7 +34,7 @@ from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.sampling.sampler_choice import make_sampler
 from lightning_dpgen.privacy.sampling.samplers import Poisson
 from lightning_dpgen.release.certificate import digest, statement
-from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.settings import load_complete_settings
 from lightning_dpgen.specs.usage_error import UsageError
 
 DELTA = 1e-5
@@ -144,16 +144,16 @@ def test_the_engine_of_opacus_loops_takes_the_accountant_of_the_plan_alone():
 
 def test_a_setting_names_the_accountant_of_a_run():
     words = ["data=digits", "model=measured", "privacy.epsilon=8"]
-    settings = read_settings([*words, "privacy.accountant=rdp"])
-    assert settings.plan().accountant == "rdp" and settings.asked()["privacy"]["accountant"] == "rdp"
-    assert "accountant" not in read_settings(words).asked()["privacy"], "as runs were asked for before"
+    settings = load_complete_settings([*words, "privacy.accountant=rdp"])
+    assert settings.plan().accountant == "rdp" and settings.dump_for_resume()["privacy"]["accountant"] == "rdp"
+    assert "accountant" not in load_complete_settings(words).dump_for_resume()["privacy"], "as runs were asked for before"
     for more, reason in (
         (["privacy.accountant=gdp"], "central limit"),
         (["privacy.accountant=rdp", "privacy.selection=geometric"], "in any case"),
         (["privacy=off", "privacy.accountant=rdp"], "privacy=off"),
     ):
         with pytest.raises(UsageError, match=reason):
-            read_settings([*[word for word in words if more[0] != "privacy=off" or "epsilon" not in word], *more])
+            load_complete_settings([*[word for word in words if more[0] != "privacy=off" or "epsilon" not in word], *more])
 
 
 def _released(folder):

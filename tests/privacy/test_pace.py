@@ -234,7 +234,7 @@ def test_each_stage_comes_to_its_end(monkeypatch, name):
 
     monkeypatch.delenv("TQDM_DISABLE")
     monkeypatch.setattr(pace.Display, "showing", noted)
-    with pace.shown(io.StringIO()):
+    with pace.show_progress(io.StringIO()):
         WORK[name]()
     ended = {stage.name: (stage.done, stage.total) for stage in heard}
     assert name in ended and ended[name][0] == pytest.approx(ended[name][1], abs=name == "evaluating")
@@ -246,9 +246,9 @@ def test_who_asks_for_silence_gets_it(monkeypatch):
     for off, hidden in (("1", False), ("0", True), ("0", False)):
         monkeypatch.setenv("TQDM_DISABLE", off)
         stream = io.StringIO()
-        with pace.shown(stream):
+        with pace.show_progress(stream):
             if hidden:
-                with pace.hidden(), pace.stage("silent", 1):
+                with pace.hide_progress(), pace.stage("silent", 1):
                     pass
             else:
                 with pace.stage("silent", 1):

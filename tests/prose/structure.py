@@ -65,6 +65,17 @@ def check_map(page: Path = DESIGN) -> Iterator[str]:
         )
 
 
+def check_rooms(package: Path = PACKAGE) -> Iterator[str]:
+    """Yield rooms whose `__init__` names no file to read first, or one that is not there."""
+    for page in sorted(package.glob("*/**/__init__.py")):
+        names = re.findall(r"[\w/]+\.py", read(page).partition("Read first: ")[2].partition('"""')[0])
+        if not names:
+            yield write(page, 1, "the room names no file to read first")
+        for name in names:
+            if not any((folder / name).is_file() for folder in (page.parent, package)):
+                yield write(page, find_line(page, name), f"no such file: {name}")
+
+
 def check_decisions(folder: Path = DECISIONS, page: Path = DESIGN) -> Iterator[str]:
     """Yield decisions whose numbers do not rise in a page or stand twice, and numbers without a decision."""
     known: set[int] = set()

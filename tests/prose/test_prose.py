@@ -136,6 +136,16 @@ def test_mistakes_of_the_map_are_found(written, change, finding):
     assert finding in findings[0] if finding else not findings
 
 
+def test_mistakes_of_rooms_are_found(written):
+    text = '"""Money.\n\nRead first: plan.py, {}.\n"""\n'
+    written("", "package/privacy/plan.py")
+    for room, name in (("privacy", "plan.py"), ("data", "privacy/plan.py"), ("release", "no_such.py")):
+        page = written(text.format(name).replace("plan.py,", "privacy/plan.py,"), f"package/{room}/__init__.py")
+    written('"""Studies."""\n', "package/privacy/studies/__init__.py")
+    findings = list(structure.check_rooms(page.parents[1]))
+    assert _lines(findings) == [1, 3] and "no_such.py" in findings[1]
+
+
 @pytest.mark.parametrize(
     ("text", "lines"),
     [

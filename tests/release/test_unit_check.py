@@ -13,8 +13,8 @@ from keep_releases import KEPT
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.release.certificate import FORMAT_VERSION
 from lightning_dpgen.release.unit_check import check_unit, promises_records, unit_of_persons
-from lightning_dpgen.specs.run import read_run
-from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.run import load_settings
+from lightning_dpgen.specs.settings import load_complete_settings
 from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.verification.declared_settings import declared_unit
 from lightning_dpgen.verification.verify import verify
@@ -89,7 +89,9 @@ def test_the_unit_of_records_cannot_become_that_of_persons(tmp_path):
         said = check_unit({"unit": unit, "declared": declared}, by_settings=True)
         assert "nothing bounds a person's records" in said[0], unit
         with pytest.raises(UsageError, match=r"^privacy\.unit=.*expected data\.person and data\.max_rows"):
-            read_settings(["data=digits", f"privacy.unit='{unit}'" if "'" not in unit else f'privacy.unit="{unit}"'])
+            load_complete_settings(
+                ["data=digits", f"privacy.unit='{unit}'" if "'" not in unit else f'privacy.unit="{unit}"']
+            )
     rewrite(folder, lambda c: c.update(unit=SEVERAL[1]))
     assert any("nothing bounds a person's records" in problem for problem in verify(folder).problems)
     for unit in ONE:
@@ -106,10 +108,10 @@ def test_a_unit_that_says_what_rows_make_a_record_is_that_of_these_settings_alon
         "data.high=1",
         "model=measured",
     ]
-    declared = read_settings([*words, "data.form=long", "data.by=home", "data.columns=[kwh]"])
-    unit, default = declared.unit, declared_unit(declared.declared())
+    declared = load_complete_settings([*words, "data.form=long", "data.by=home", "data.columns=[kwh]"])
+    unit, default = declared.unit, declared_unit(declared.dump_public())
     assert unit == "one series (all rows of one home) of the data set" == default and promises_records(unit)
-    certificate = {"unit": unit, "declared": declared.declared()}
+    certificate = {"unit": unit, "declared": declared.dump_public()}
     assert check_unit(certificate, by_settings=True, default=default) == []
     assert check_unit(certificate | {"unit": unit.replace("home", "person")}, by_settings=True, default=default)
     assert declared_unit({"data": "table", "max_rows": "many"}) is None and declared_unit({"data": []}) is None
@@ -118,13 +120,13 @@ def test_a_unit_that_says_what_rows_make_a_record_is_that_of_these_settings_alon
 @pytest.mark.parametrize("most", [1, 2, 10_000])
 def test_every_number_of_records_has_a_unit_that_agrees(most):
     words = ["data=table", "data.path=x.csv", f"data.schema={TABLE}", "data.n=20000", "data.person=patient"]
-    settings = read_settings([*words, f"data.max_rows={most}", "model=measured"])
-    certificate = {"unit": settings.unit, "declared": settings.declared()}
+    settings = load_complete_settings([*words, f"data.max_rows={most}", "model=measured"])
+    certificate = {"unit": settings.unit, "declared": settings.dump_public()}
     assert settings.unit == unit_of_persons(most) and check_unit(certificate, by_settings=True) == []
 
 
 def test_a_unit_of_ones_own_is_read_as_it_is_written():
-    assert read_run(["data=digits", "privacy.unit=one household"]).privacy.unit == "one household"
+    assert load_settings(["data=digits", "privacy.unit=one household"]).privacy.unit == "one household"
 
 
 def test_a_release_of_one_record_a_person_is_consistent(tmp_path, capsys):

@@ -7,8 +7,8 @@ import pytest
 
 from lightning_dpgen.cli.launch import how_to_go_on
 from lightning_dpgen.runs.run_folder import RunFolder
-from lightning_dpgen.specs.compose import expanded, replaced, written
-from lightning_dpgen.specs.run import AuditSpec, read_projection, read_run
+from lightning_dpgen.specs.compose import expand_grid, replace_setting, write_word
+from lightning_dpgen.specs.run import AuditSpec, load_projection_settings, load_settings
 from lightning_dpgen.specs.usage_error import UsageError
 
 HOSTILE = (
@@ -22,11 +22,11 @@ HOSTILE = (
 def test_a_written_word_gives_its_value_back(value):
     words = [
         "privacy.unit=other",
-        written("data.query", value),
-        *replaced(["+privacy.unit=x"], "privacy.unit", f"u{value}"),
+        write_word("data.query", value),
+        *replace_setting(["+privacy.unit=x"], "privacy.unit", f"u{value}"),
     ]
     database = ["data=table", "data.url=sqlite:///v.db", "data.schema=v.yaml", "data.n=400"]
-    spec = read_run([*database, *shlex.split(shlex.join(words))])
+    spec = load_settings([*database, *shlex.split(shlex.join(words))])
     assert (spec.data.query, spec.privacy.unit) == (value, f"u{value}")
 
 
@@ -34,14 +34,14 @@ def test_a_written_word_gives_its_value_back(value):
 def test_the_command_that_goes_on_names_the_same_folder(name, tmp_path):
     said = how_to_go_on("train", ["++run_dir=other", "seed=3", "run_dir=gg"], RunFolder(tmp_path / name))
     command = shlex.split(said.partition(": ")[2])
-    spec = read_run(command[2:])
+    spec = load_settings(command[2:])
     assert command[:2] == ["dpgen", "train"] and spec.seed == 3 and Path(spec.run_dir) == tmp_path / name
 
 
 @pytest.mark.parametrize("text", ["2024_11_25", "1e3", "007", "1.50", "nan", "+3", "-1", "0x10", "1_0"])
 def test_text_is_what_was_typed(text, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    spec = read_run([f"run_dir={text}", "privacy.study=other", f"privacy.study={text}", f"++privacy.unit={text}"])
+    spec = load_settings([f"run_dir={text}", "privacy.study=other", f"privacy.study={text}", f"++privacy.unit={text}"])
     assert (spec.privacy.study, spec.privacy.unit, Path(spec.run_dir)) == (text, text, tmp_path / text)
 
 
@@ -59,7 +59,7 @@ def test_text_is_what_was_typed(text, tmp_path, monkeypatch):
 )
 def test_a_grid_without_an_end_or_a_value_is_refused(words):
     with pytest.raises(UsageError, match="expected") as said:
-        expanded(words)
+        expand_grid(words)
     assert words[0].partition("=")[0] in str(said.value) and "\n" not in str(said.value)
 
 
@@ -82,8 +82,8 @@ ONE_LINE = {
 
 @pytest.mark.parametrize(("words", "message"), ONE_LINE.values(), ids=ONE_LINE)
 def test_a_mistake_is_told_in_the_words_of_the_program(words, message):
-    for read in (read_run, read_projection, lambda words: read_run(words, AuditSpec)):
-        if read is read_projection and words[0].startswith("model"):
+    for read in (load_settings, load_projection_settings, lambda words: load_settings(words, AuditSpec)):
+        if read is load_projection_settings and words[0].startswith("model"):
             continue
         with pytest.raises(UsageError, match=message) as said:
             read(words)
@@ -92,7 +92,7 @@ def test_a_mistake_is_told_in_the_words_of_the_program(words, message):
 
 @pytest.mark.parametrize("plus", ["+", "++"])
 def test_a_plus_before_a_name_changes_nothing(plus):
-    assert read_run([f"{plus}model=rbm", f"{plus}seed=3"]) == read_run(["model=rbm", "seed=3"])
+    assert load_settings([f"{plus}model=rbm", f"{plus}seed=3"]) == load_settings(["model=rbm", "seed=3"])
 
 
 @pytest.mark.parametrize("value", ["3", "true", "{a:1}"])
@@ -102,4 +102,4 @@ def test_a_setting_of_another_type_is_refused(name, value):
     if (name, value) == ("max_items", "3"):
         return
     with pytest.raises(UsageError, match=f"data.{name}"):
-        read_run([*words, f"data.{name}={value}"])
+        load_settings([*words, f"data.{name}={value}"])

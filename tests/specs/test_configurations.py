@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lightning_dpgen.specs.compose import conf_dir
-from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.settings import load_complete_settings
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "lightning_dpgen"
@@ -38,5 +38,5 @@ def _overrides() -> list[list[str]]:
 
 @pytest.mark.parametrize("overrides", _overrides(), ids=lambda case: case[0])
 def test_every_configuration_file_builds(overrides):
-    settings = read_settings(overrides)
-    assert settings.declared()["n"] == settings.spec.data.n
+    settings = load_complete_settings(overrides)
+    assert settings.dump_public()["n"] == settings.spec.data.n

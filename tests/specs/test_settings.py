@@ -12,9 +12,9 @@ from lightning_dpgen.data.declarations import range_of
 from lightning_dpgen.runs.table import decay_line
 from lightning_dpgen.specs.compose import conf_dir
 from lightning_dpgen.specs.groups import ProjectSpec
-from lightning_dpgen.specs.reference import listed, reference
+from lightning_dpgen.specs.reference import help_of_settings, reference
 from lightning_dpgen.specs.run import AuditSpec, RunSpec
-from lightning_dpgen.specs.settings import read_settings
+from lightning_dpgen.specs.settings import load_complete_settings
 from lightning_dpgen.specs.spec import Spec, names_of, variants
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -62,10 +62,10 @@ def test_every_setting_of_a_model_says_its_default():
 
 
 def test_help_lists_every_setting():
-    words = set(re.split(r"[\s|]+", listed(RunSpec)))
+    words = set(re.split(r"[\s|]+", help_of_settings(RunSpec)))
     # A list that is longer than a line is broken after a name, and not within one.
     assert {"run_dir", "seed", "rows", "retail", "series", "uk_demand"} <= words
-    assert max(map(len, listed(RunSpec).splitlines())) <= 112
+    assert max(map(len, help_of_settings(RunSpec).splitlines())) <= 112
 
 
 def test_no_settings_hold_a_record(monkeypatch, tmp_path):
@@ -88,7 +88,7 @@ def test_no_settings_hold_a_record(monkeypatch, tmp_path):
 
 
 def _settings(*words):
-    return read_settings(["data.n=1500", *words])
+    return load_complete_settings(["data.n=1500", *words])
 
 
 def test_steps_go_into_the_rhythm_of_a_critic_unless_they_were_declared():

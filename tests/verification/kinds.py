@@ -11,8 +11,9 @@ from lightning_dpgen.privacy.drawn_noise import NOISY_MAX, REAL_GAUSSIAN, ROUNDE
 from lightning_dpgen.privacy.noise.stream import SECURE, STANDARD
 from lightning_dpgen.privacy.planning.calibration import PLANNER
 from lightning_dpgen.release.drawing.description import COPULA
-from lightning_dpgen.specs.run import read_run
-from lightning_dpgen.specs.settings import FIRST_PASS, fill, first_stage, has_first_pass, reference_plan
+from lightning_dpgen.specs.first_pass import FIRST_PASS, first_stage, has_first_pass, reference_plan
+from lightning_dpgen.specs.run import load_settings
+from lightning_dpgen.specs.settings import complete_settings
 from lightning_dpgen.specs.source import source_of
 
 TABLE = ["data=table", "data.path=t.csv", "data.schema=t.schema.yaml", "data.n=5000"]
@@ -102,7 +103,7 @@ def write_files(folder):
 
 def planned(words):
     """Return settings, those of a first pass filled in with finds, and their plan as a run makes it."""
-    spec = read_run(words)
+    spec = load_settings(words)
     source = source_of(spec.data)
     if spec.data.n_share is not None:
         spec = spec.changed(data=spec.data.changed(n=5000))
@@ -111,7 +112,7 @@ def planned(words):
     for name, part in parts.items():
         if part.find == VALUES:
             found[name] = {key: value for key, value in found[name].items() if key != "bounds"}
-    settings = fill(spec, source, found or None)
+    settings = complete_settings(spec, source, found or None)
     if not has_first_pass(spec, parts) or "split.means_share=0.3" in words:
         return settings, settings.plan()
     return settings, settings.plan(reference_plan(spec, first_stage(spec, parts)))
@@ -121,7 +122,7 @@ def stated(settings, plan):
     """Return those fields of a certificate, and of the description of a model, that are held against a plan."""
     counted = () if settings.clipping is None else settings.clipping.noise_shares
     sums, others, bounds = [], [], {}
-    if settings.schema.kind == "table" and not settings.trained:
+    if settings.schema.kind == "table" and not settings.trains_network:
         bounds = {
             name: own.bound for name, own in settings.recipe.statistics(settings.recipe.workloads[0].stage, {}).items()
         }
@@ -151,7 +152,7 @@ def stated(settings, plan):
             "sums": sums,
             "others": others,
         },
-        "declared": settings.declared(),
+        "declared": settings.dump_public(),
         "released": ["model.json", "model.safetensors", "synthetic.parquet"],
         "selection": "none",
         "versions": {"planner": str(PLANNER)},
@@ -159,8 +160,8 @@ def stated(settings, plan):
     if plan.reference is not None:
         certificate["reference"] = {"after": 1, "replaceable": plan.reference.replaceable}
     spec, schema = settings.spec.model, settings.schema
-    kind = TRAINED[spec.name].kind if settings.trained else kind_of(schema).measured[0]
-    kind = COPULA if schema.kind == "table" and not settings.trained and spec.components is None else kind
+    kind = TRAINED[spec.name].kind if settings.trains_network else kind_of(schema).measured[0]
+    kind = COPULA if schema.kind == "table" and not settings.trains_network and spec.components is None else kind
     model = {"model": kind, "schema": schema.as_json(), "k": settings.split.k}
     model |= {"labelled": True} if spec.label_share else {}
     return json.loads(json.dumps(certificate)), json.loads(json.dumps(model))

@@ -1,1 +1,4 @@
-"""Baskets over a public universe of items."""
+"""Baskets over a public universe of items.
+
+Read first: schema.py, reading.py, form.py.
+"""

@@ -1,1 +1,4 @@
-"""Pictures: from folders and arrays to records."""
+"""Pictures: from folders and arrays to records.
+
+Read first: schema.py, reading.py.
+"""

@@ -1,1 +1,4 @@
-"""Series of one length."""
+"""Series of one length.
+
+Read first: schema.py, reading.py, form.py.
+"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from lightning_dpgen.common.number_arguments import check_name, check_number
+from lightning_dpgen.common.arguments import check_name, check_number
 
 # Beyond this nothing is protected, and a loss distribution would need gigabytes: reported as infinite.
 LARGEST_EPSILON = 1000.0

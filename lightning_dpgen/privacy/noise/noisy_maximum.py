@@ -18,7 +18,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from lightning_dpgen.common.number_arguments import check_number
+from lightning_dpgen.common.arguments import check_number
 from lightning_dpgen.privacy.noise.rounded_normal import Words
 from lightning_dpgen.privacy.noise.rounded_vectors import LARGEST_SCALE, SMALLEST_SCALE
 

@@ -18,7 +18,7 @@ from fractions import Fraction
 import numpy as np
 from scipy import special
 
-from lightning_dpgen.common.number_arguments import check_number, read_whole
+from lightning_dpgen.common.arguments import check_number, read_whole
 from lightning_dpgen.privacy.noise import normal_quantiles as quantiles
 from lightning_dpgen.privacy.noise.normal_quantiles import bound_tail
 

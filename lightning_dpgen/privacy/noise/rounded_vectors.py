@@ -17,7 +17,7 @@ from fractions import Fraction
 import numpy as np
 from scipy import special
 
-from lightning_dpgen.common.number_arguments import check_number, read_whole
+from lightning_dpgen.common.arguments import check_number, read_whole
 from lightning_dpgen.privacy.noise.normal_quantiles import bound_tail, read_table
 from lightning_dpgen.privacy.noise.rounded_normal import Words, evaluate_table
 

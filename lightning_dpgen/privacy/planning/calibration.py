@@ -9,7 +9,7 @@ from typing import SupportsIndex
 
 import dp_accounting
 
-from lightning_dpgen.common.number_arguments import read_whole
+from lightning_dpgen.common.arguments import read_whole
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
 from lightning_dpgen.privacy.accounting.epsilon_range import (
     PLD,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import SupportsIndex
 
-from lightning_dpgen.common.number_arguments import check_number, read_whole
+from lightning_dpgen.common.arguments import check_number, read_whole
 from lightning_dpgen.privacy.access import GAUSSIAN, Access
 from lightning_dpgen.privacy.accounting.epsilon_range import check_epsilon
 from lightning_dpgen.privacy.plan import Plan, Stage

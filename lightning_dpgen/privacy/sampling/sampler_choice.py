@@ -9,7 +9,7 @@ import numpy as np
 import scipy.optimize
 from scipy.signal import lfilter
 
-from lightning_dpgen.common.number_arguments import check_name, check_number, read_whole
+from lightning_dpgen.common.arguments import check_name, check_number, read_whole
 from lightning_dpgen.privacy.accounting.epsilon_range import check_delta, check_epsilon
 from lightning_dpgen.privacy.accounting.event_parts import CorrelatedGaussianDpEvent
 from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp

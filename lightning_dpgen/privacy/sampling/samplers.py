@@ -15,7 +15,7 @@ import dp_accounting
 import numpy as np
 from scipy.special import betainc
 
-from lightning_dpgen.common.number_arguments import check_number, read_whole
+from lightning_dpgen.common.arguments import check_number, read_whole
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.common.strict_json import check_shape, shape
 from lightning_dpgen.privacy.accounting.event_parts import SMALLEST_FAILURE, CorrelatedGaussianDpEvent, EpsilonDeltaDpEvent

@@ -1,4 +1,4 @@
 """A release that is opened: its model, draws with conditions, codes and predictions.
 
-Read first: sampler.py, opened.py, description.py.
+Read first: opened.py, draws.py, description.py.
 """

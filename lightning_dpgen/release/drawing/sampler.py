@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 
 from lightning_dpgen.common import pace
-from lightning_dpgen.common.number_arguments import read_whole
+from lightning_dpgen.common.arguments import read_whole
 from lightning_dpgen.data.conditions import Where, in_words
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records

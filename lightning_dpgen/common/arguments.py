@@ -1,4 +1,4 @@
-"""Arguments: whole numbers of any type, real numbers, and names of a list."""
+"""Checks of arguments: whole and real numbers, and names from a list."""
 
 from __future__ import annotations
 
