@@ -81,7 +81,7 @@ def make_dossier(certificate: dict[str, Any], verdict: Verdict) -> str:
         ValueError: if the release is not private, or its certificate is not consistent.
     """
     if not verdict.good or not certificate["private"] or certificate["noise"]["seeded"]:
-        raise ValueError(f"no dossier of such a release: {(verdict.problems or ['it is not private'])[0]}")
+        raise ValueError(f"no dossier of such a release: {verdict.reason or 'it is not private'}")
     page = _templates().get_template("dossier.md.jinja")
     text = page.render(
         _facts(certificate),
