@@ -99,8 +99,8 @@ class Schema(ABC):
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        """The column of each group of the layout, in order, and the names of its choices."""
-        return {}
+        """The column of each group of the layout, in order, and the names of its choices; numbers where it has none."""
+        return {f"group {i}": [str(choice) for choice in range(n)] for i, n in enumerate(self.layout.groups)}
 
     @property
     def label_values(self) -> tuple[str, list[Any]]:

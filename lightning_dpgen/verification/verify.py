@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.common.plain_text import is_legible
+from lightning_dpgen.common.strict_json import StrictValidator
 from lightning_dpgen.data.schema import KindMissing, kind_named
 from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.models.forests import StackedForests, StackedProducts
@@ -166,9 +167,9 @@ def _check_signature(folder: Path, signer: Ed25519PublicKey | None, verdict: Ver
 
 
 @functools.cache
-def _schema() -> jsonschema.Draft202012Validator:
+def _schema() -> jsonschema.Validator:
     text = (Path(certificates.__file__).parent / "privacy.schema.json").read_text(encoding="utf-8")
-    return jsonschema.Draft202012Validator(json.loads(text))
+    return StrictValidator(json.loads(text))
 
 
 def _check_digest(certificate: dict, verdict: Verdict) -> None:

@@ -50,10 +50,6 @@ class NumberSchema(Schema):
     def arrow(self) -> pa.Schema:
         return pa.schema([("number", pa.float64())])
 
-    @property
-    def choices(self):
-        return {"number": [f"bin {number}" for number in range(self.bins)]}
-
     def encode(self, numbers: np.ndarray) -> Encoded:
         bins = np.floor((numbers - self.low) / (self.high - self.low) * self.bins).astype(np.int64)
         return Encoded(np.zeros((len(bins), 0), np.float32), np.clip(bins, 0, self.bins - 1)[:, None])
@@ -239,6 +235,8 @@ def test_a_release_whose_package_is_gone_is_not_accused(installed, capsys, relea
     assert "verdict: NOT CHECKED. " in out and "install the package that brings it" in out and "BAD" not in out
     assert main(["sample", str(release)]) == 2
     assert "install the package that brings it" in capsys.readouterr().err
+    assert main(["train", *WORDS, *MODELS["vae"], "run_dir=/nowhere"]) == 2
+    assert "by an entry point of its package, or by register_kind" in capsys.readouterr().err
     model = release.parent / "release" / "model.json"
     text = model.read_text()
     try:
