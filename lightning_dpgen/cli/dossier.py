@@ -49,7 +49,7 @@ def run(argv: Sequence[str]) -> int:
             f"{arguments.release}: no dossier, since its own certificate says that it is not a private release"
         )
     if not verdict.good:
-        raise UsageError(f"{arguments.release}: no dossier, since dpgen verify refuses it: {verdict.problems[0][:300]}")
+        raise UsageError(f"{arguments.release}: no dossier, since dpgen verify refuses it: {verdict.reason[:300]}")
     if arguments.registry:
         entry = make_entry(certificate)
         text = json.dumps(entry, indent=2, ensure_ascii=False) + "\n"

@@ -81,7 +81,7 @@ def _sign(folder: Path, key_file: Path, passphrase_file: str | None) -> int:
         from lightning_dpgen.verification.verify import verify
     verdict = verify(folder)
     if not verdict.good:
-        raise UsageError(f"{folder}: is not signed, since dpgen verify refuses it: {verdict.problems[0][:300]}")
+        raise UsageError(f"{folder}: is not signed, since dpgen verify refuses it: {verdict.reason[:300]}")
     try:
         path = sign(folder, key)
     except (OSError, ValueError) as error:

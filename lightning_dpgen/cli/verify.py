@@ -56,6 +56,9 @@ def run(argv: Sequence[str]) -> int:
             f"certificate's epsilon follows from its events.{plan} This does not show that the run took place as described."
         )
         return 0
+    if not verdict.problems:
+        print(f"verdict: NOT CHECKED. {_printable(verdict.missing or '')}")
+        return 2
     print(f"verdict: NOT TO BE TRUSTED ({say_count(len(verdict.problems), 'problem')}).")
     return 2
 

@@ -11,6 +11,11 @@ from typing import Any, BinaryIO
 import jsonschema
 import numpy as np
 
+# JSON Schema calls 1.0 an integer, and code that counts or cuts with it does not.
+StrictValidator = jsonschema.validators.extend(
+    jsonschema.Draft202012Validator,
+    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, x: type(x) is int),
+)
 MOST_BYTES, MOST_VALUES, MOST_DEPTH = 16 * 2**20, 1_000_000, 64
 # Every double has a decimal form that is exact and shorter.
 _LONGEST_NUMBER = 1100
@@ -101,7 +106,7 @@ def shape(**properties: Any) -> jsonschema.Validator:
     """
     required = [name for name in properties if not name.endswith("_")]
     described = {name.removesuffix("_"): schema for name, schema in properties.items()}
-    return jsonschema.Draft202012Validator({"type": "object", "required": required, "properties": described})
+    return StrictValidator({"type": "object", "required": required, "properties": described})
 
 
 def check_shape(value: Any, expected: jsonschema.Validator) -> None:

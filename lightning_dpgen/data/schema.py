@@ -10,8 +10,9 @@ import importlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -98,8 +99,8 @@ class Schema(ABC):
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        """The column of each group of the layout, in order, and the names of its choices."""
-        return {}
+        """The column of each group of the layout, in order, and the names of its choices; numbers where it has none."""
+        return {f"group {i}": [str(choice) for choice in range(n)] for i, n in enumerate(self.layout.groups)}
 
     @property
     def label_values(self) -> tuple[str, list[Any]]:
@@ -199,45 +200,110 @@ _OURS = ("tables", "baskets", "series", "pictures")
 ENTRY_POINTS = "lightning_dpgen.kinds"
 
 
+class KindMissing(ValueError):
+    """No kind has a name, or the installed package that brings it cannot be used."""
+
+
 @cache
+def _ours() -> dict[str, Kind]:
+    return {kind.name: kind for kind in (importlib.import_module(f"lightning_dpgen.kinds.{name}").KIND for name in _OURS)}
+
+
+# Kinds that were registered, and those of packages that were loaded.
+_others: dict[str, Kind] = {}
+
+
+@cache
+def _entries() -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=ENTRY_POINTS))
+
+
+@cache
+def _load_all() -> None:
+    for name in {entry.name for entry in _entries()}:
+        # `kind_named` says what is wrong with one.
+        with suppress(KindMissing):
+            kind_named(name)
+
+
 def kinds() -> dict[str, Kind]:
-    """Return all kinds by their names: ours, and those of installed packages with an entry point for them."""
-    ours = [importlib.import_module(f"lightning_dpgen.kinds.{name}").KIND for name in _OURS]
-    theirs = [entry.load() for entry in entry_points(group=ENTRY_POINTS)]
+    """Return all kinds by their names: ours, and those of installed packages that can be used."""
+    _load_all()
     # A name of ours stays ours.
-    return {kind.name: kind for kind in (*theirs, *ours)}
+    return _others | _ours()
 
 
 def register_kind(kind: Kind) -> None:
     """Add a kind of records, by which its records are learned and its releases read in this process from then on.
 
-    A package names its kinds by entry points (`ENTRY_POINTS`), so that the program knows them.
+    A package names its kinds by entry points (`ENTRY_POINTS`), each by the name of its kind; the program knows them then.
 
     Raises:
-        ValueError: for a name that another kind has.
+        ValueError: for what is no kind, or a name that another kind has.
     """
-    other = kinds().setdefault(kind.name, kind)
+    _check_kind(kind)
+    other = (_others | _ours()).get(kind.name, kind)
     if type(other) is not type(kind):
         raise ValueError(f"kind {kind.name!r}: is there already, as {type(other).__name__}: take another name")
+    _others[kind.name] = kind
+
+
+def _check_kind(kind: Any) -> None:
+    """Raise ValueError for anything but a `Kind` that has the name of its schemas."""
+    interface = importlib.import_module("lightning_dpgen.kinds.kind").Kind
+    if not isinstance(kind, interface):
+        raise ValueError(f"kind={shown(kind)}: expected an object of a class that derives from Kind")
+    name, schema = getattr(kind, "name", None), getattr(kind, "schema", None)
+    if not (isinstance(schema, type) and issubclass(schema, Schema) and isinstance(name, str) and schema.kind == name):
+        raise ValueError(f"{type(kind).__name__}: name={shown(name)}: expected text, the `kind` of its class of schemas")
+
+
+def _load(name: str) -> Kind:
+    """Return the kind that an installed package brings by an entry point of this name.
+
+    Raises:
+        KindMissing: if none does, several do, or it cannot be used.
+    """
+    found = [entry for entry in _entries() if entry.name == name]
+    whose = " and ".join(sorted(entry.dist.name if entry.dist is not None else entry.value for entry in found))
+    if len(found) != 1:
+        known = ", ".join(sorted(_others | _ours()))
+        raise KindMissing(
+            f"kind {shown(name)} is brought by several packages ({whose}): remove all but one"
+            if found
+            else f"schema of kind {shown(name)}: expected one of {known}, or the kind of an installed package: install the "
+            "package that brings it"
+        )
+    try:
+        kind = found[0].load()
+        _check_kind(kind)
+        if kind.name != name:
+            raise ValueError(f"its name is {kind.name!r}")
+    # A package that ends the program as it is imported breaks no other command.
+    except (Exception, SystemExit) as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise KindMissing(
+            f"kind {name!r}: the package {whose}, which brings it by the entry point {found[0].value!r}, cannot be used "
+            f"({why}): install it again, or remove it"
+        ) from error
+    return kind
 
 
 def kind_named(name: Any) -> Kind:
-    """Return a kind by its name.
+    """Return a kind by its name; a package that brings one is loaded when it is asked for.
 
     Raises:
-        ValueError: for an unknown one.
+        KindMissing: for an unknown one, or one whose package cannot be used.
 
     Example:
         >>> kind_named("series").word
         'series'
     """
-    known = kinds()
-    if not isinstance(name, str) or name not in known:
-        raise ValueError(
-            f"schema of kind {str(name)[:60]!r}: expected one of {', '.join(sorted(known))}, or the kind of an installed "
-            "package"
-        )
-    return known[name]
+    known = _ours().get(name) or _others.get(name) if isinstance(name, str) else None
+    if known is None:
+        known = _load(str(name)[:60])
+        _others[known.name] = known
+    return known
 
 
 def kind_of(schema: Schema) -> Kind:

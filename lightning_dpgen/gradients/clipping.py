@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -424,6 +424,51 @@ def clip_weights(norms: Tensor, bound: float) -> Tensor:
     # `torch.where` with a number makes a tensor of it first.
     weights = norms.reciprocal().mul_(_SHAVE * bound).clamp_(max=1.0)
     return weights.masked_fill_(~(norms < largest), 0.0)
+
+
+def choose_bounds(
+    rule: ClippingRule, access: OpenAccess, norms: LotNorms, before: Sequence[float] | None
+) -> tuple[float, ...]:
+    """Return the bounds that a rule chooses; one that draws no noise of its own sees the number of columns, and no norm.
+
+    Raises:
+        ValueError: for anything but a bound for each column of norms; the access is spent.
+    """
+    if not rule.noise_shares:
+        norms = replace(norms, columns=[column[:0] for column in norms.columns])
+    bounds = rule.bounds(access, norms, before)
+    if not isinstance(bounds, tuple | list) or len(bounds) != len(norms.columns):
+        raise ValueError(
+            f"{type(rule).__name__}.bounds returned {show(bounds)}: expected a tuple with a bound for each of the "
+            f"{len(norms.columns)} columns of norms"
+        )
+    for bound in bounds:
+        _check_bound(f"{type(rule).__name__}.bounds", bound)
+    return tuple(bounds)
+
+
+def capped_factors(rule: ClippingRule, norms: Tensor, bound: float) -> Tensor:
+    """Return the factors of a rule, none of which leaves a gradient longer than the bound.
+
+    The factor of a rule of another module is computed where each norm is alone, so that no record changes that of another.
+
+    Raises:
+        ValueError: if such a factor is not one number for a norm, or needs to see the norm's value.
+    """
+    while type(rule).factors is _Wrapper.factors:
+        rule = rule.of
+    if type(rule).factors in (ClippingRule.factors, Normalised.factors):
+        factors = rule.factors(norms, bound)
+    else:
+        try:
+            factors = torch.vmap(lambda norm: rule.factors(norm[None], bound).view(()))(norms) if len(norms) else norms
+        except (RuntimeError, AttributeError, TypeError) as error:
+            raise ValueError(
+                f"{type(rule).__name__}.factors sees the norm (1,) of one record at a time, hidden from Python, and failed "
+                f"({str(error)[:200]}): expected a tensor (1,) that torch's functions make of it"
+            ) from None
+    # A rule that clips too little would not be as private as the certificate says.
+    return torch.minimum(factors, norms.reciprocal().mul_(_SHAVE * bound).masked_fill_(~(norms < _LARGEST_NORM), 0.0))
 
 
 def _check_bound(name: str, value: float) -> None:

@@ -15,6 +15,7 @@ class Verdict:
     Attributes:
         problems: reasons why the release must not be trusted; empty if there are none.
         checks: confirmed facts, a line each.
+        missing: why the release cannot be checked here, where a package that it needs is missing; None if there is nothing.
         epsilon: epsilon recomputed from the event tree; None if that was not possible.
         notes: facts worth knowing that decide nothing.
         has_plan: whether stages and noises were held against the plan of settings that the certificate declares. Those of a
@@ -26,7 +27,13 @@ class Verdict:
     epsilon: float | None = None
     notes: list[str] = field(default_factory=list)
     has_plan: bool = True
+    missing: str | None = None
 
     @property
     def good(self) -> bool:
-        return not self.problems
+        return not self.problems and self.missing is None
+
+    @property
+    def reason(self) -> str:
+        """The first problem, or what is missing; empty where the verdict is good."""
+        return (self.problems or [self.missing or ""])[0]

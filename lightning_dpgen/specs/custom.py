@@ -19,7 +19,7 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.row_sample import RowSample
-from lightning_dpgen.data.schema import Schema, kind_of
+from lightning_dpgen.data.schema import KindMissing, Schema, kind_of
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.record_check import TableCheck
 from lightning_dpgen.data.tables.search import Part
@@ -111,6 +111,14 @@ class CustomSource(Source):
         schema = records = None
         if isinstance(given, tuple) and len(given) == 2:
             schema, records = given if isinstance(given[0], Schema) else given[::-1]
+        if isinstance(schema, Schema):
+            try:
+                kind_of(schema)
+            except KindMissing as error:
+                raise UsageError(
+                    f"{where}: {error}; a kind of your own is known by an entry point of its package, or by register_kind "
+                    "in the module of this function"
+                ) from None
         if isinstance(schema, Schema) and isinstance(records, Encoded | Records):
             try:
                 return EncodedSource(self.spec, schema, records)

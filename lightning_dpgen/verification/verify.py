@@ -18,6 +18,8 @@ from torch import Tensor
 
 from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.common.plain_text import is_legible
+from lightning_dpgen.common.strict_json import StrictValidator
+from lightning_dpgen.data.schema import KindMissing, kind_named
 from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.models.forests import StackedForests, StackedProducts
 from lightning_dpgen.models.labelled import without_label
@@ -96,6 +98,9 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
         _add(verdict, check_noises(certificate))
     if verdict.good:
         model = read_json_file(folder / MODEL) if MODEL in certificate["files"] else {}
+        verdict.missing = _missing_kind(model)
+        if verdict.missing is not None:
+            return verdict
         verdict.problems += _nothing_drawn(certificate, model)
         _check_model(folder, model, verdict)
         if follows_from_settings(certificate, model):
@@ -116,6 +121,18 @@ def _add(verdict: Verdict, lines: tuple[list[str], list[str], list[str]]) -> Non
     """Add the problems, checks and notes of one check."""
     for target, new_lines in zip((verdict.problems, verdict.checks, verdict.notes), lines, strict=True):
         target += new_lines
+
+
+def _missing_kind(model: dict[str, Any]) -> str | None:
+    """Say why the kind of the described records is not known here; None if it is."""
+    schema = model.get("schema")
+    if not isinstance(schema, dict) or not isinstance(schema.get("kind"), str):
+        return None
+    try:
+        kind_named(schema["kind"])
+    except KindMissing as error:
+        return str(error)
+    return None
 
 
 def _nothing_drawn(certificate: dict, model: dict) -> list[str]:
@@ -151,9 +168,9 @@ def _check_signature(folder: Path, signer: Ed25519PublicKey | None, verdict: Ver
 
 
 @functools.cache
-def _schema() -> jsonschema.Draft202012Validator:
+def _schema() -> jsonschema.Validator:
     text = (Path(certificates.__file__).parent / "privacy.schema.json").read_text(encoding="utf-8")
-    return jsonschema.Draft202012Validator(json.loads(text))
+    return StrictValidator(json.loads(text))
 
 
 def _check_digest(certificate: dict, verdict: Verdict) -> None:

@@ -17,11 +17,15 @@ from lightning_dpgen.gradients.clipping import (
     DPNorm,
     Fixed,
     Normalised,
+    PerLayer,
     Quantile,
     Schedule,
     Smoothed,
+    capped_factors,
+    choose_bounds,
     clip_weights,
 )
+from lightning_dpgen.gradients.scopes import LotNorms
 
 RULES = laws.RULES | {"two bins": DPNorm(c_max=1e-3, bins=2, share=0.5)}
 NORMS = {
@@ -217,3 +221,63 @@ def test_whole_numbers_of_numpy_are_taken():
     )
     with pytest.raises(ValueError, match=r"^bins=2\.5: expected a whole number, 2 or more$"):
         DPNorm(1.0, bins=2.5)
+
+
+class _Own(Fixed):
+    """A rule of another module: `bound` chooses the bound from norms, `factor` the factor."""
+
+    def __init__(self, bound=None, factor=None):
+        super().__init__(1.0)
+        object.__setattr__(self, "functions", (bound, factor))
+
+    def bounds(self, access, norms, before):
+        choose = self.functions[0]
+        return super().bounds(access, norms, before) if choose is None else choose(norms.columns)
+
+    def factors(self, norms, bound):
+        choose = self.functions[1]
+        return super().factors(norms, bound) if choose is None else choose(norms)
+
+
+NORMS_OF_A_LOT = torch.tensor([0.5, 2.0, 40.0, math.inf, math.nan], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("wrap", [lambda rule: rule, Smoothed, PerLayer], ids=["itself", "smoothed", "by layer"])
+@pytest.mark.parametrize(
+    "factor",
+    [lambda n: torch.ones_like(n) * 1000, lambda n: -n, lambda n: n * math.nan, lambda n: n, lambda n: n.mean() * 0 + 1.0],
+)
+def test_whatever_factor_another_rule_has_no_gradient_is_longer_than_the_bound(factor, wrap):
+    weights = capped_factors(wrap(_Own(factor=factor)), NORMS_OF_A_LOT, 1.5)
+    finite = NORMS_OF_A_LOT.isfinite()
+    assert not (weights[finite] * NORMS_OF_A_LOT[finite] > 1.5).any() and not (weights[~finite] > 0.0).any()
+
+
+def test_the_factor_of_another_rule_follows_from_its_own_norm_alone():
+    """A factor over the mean of the norms would let a record change all others."""
+    rule = _Own(factor=lambda norms: 0.1 / norms.mean())
+    assert capped_factors(rule, NORMS_OF_A_LOT[:3], 1.0) == pytest.approx([0.2, 0.05, 0.0025])
+    assert torch.equal(capped_factors(rule, NORMS_OF_A_LOT[:2], 1.0), capped_factors(rule, NORMS_OF_A_LOT[:3], 1.0)[:2])
+    assert capped_factors(rule, NORMS_OF_A_LOT[:0], 1.0).shape == (0,)
+    for wrong in (lambda norms: float(norms), lambda norms: torch.ones(3), lambda norms: None):
+        with pytest.raises(ValueError, match=r"_Own.factors sees the norm .* of one record at a time.*expected a tensor"):
+            capped_factors(_Own(factor=wrong), NORMS_OF_A_LOT, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("choose", "says"),
+    [
+        (lambda columns: (float(columns[0].median()),), "bounds=nan: expected a number from"),
+        (lambda columns: (len(columns[0]) * 1.0,), "bounds=0.0: expected"),
+        (lambda columns: None, "returned None: expected a tuple with a bound for each of the 1 columns"),
+        (lambda columns: (1.0, 2.0), "expected a tuple with a bound for each of the 1 columns"),
+        (lambda columns: ("1",), "bounds='1': expected a number"),
+        (lambda columns: (math.inf,), "bounds=inf: expected a number"),
+    ],
+)
+def test_a_bound_that_no_noise_stands_behind_follows_from_no_norm(account_of, choose, says):
+    with account_of({"gradient": 1.0}).open("training") as access:
+        with pytest.raises(ValueError, match=re.escape(says)):
+            choose_bounds(_Own(bound=choose), access, LotNorms((NORMS_OF_A_LOT,)), None)
+        assert choose_bounds(_Own(), access, LotNorms((NORMS_OF_A_LOT,)), None) == (1.0,)
+        access.consume("gradient")

@@ -22,7 +22,7 @@ from lightning_dpgen.sampling.lots import Lot
 
 ACCEPTED = [name for name, kind in STRANGERS.items() if kind.refused is None]
 REFUSED = [name for name, kind in STRANGERS.items() if kind.refused]
-LOTS = 10
+LOTS = 5
 
 
 def _records(seed):
@@ -54,11 +54,11 @@ def _losses(name, lots, engine):
 @pytest.mark.filterwarnings("ignore:no rule for", "ignore:activation checkpointing")
 @pytest.mark.parametrize(("name", "engine"), [(name, engine) for name in ACCEPTED for engine in STRANGERS[name].engines])
 def test_a_record_moves_no_other_in_this_lot_or_a_later_one(name, engine):
-    """An outlier behind the others of the eighth lot; random draws of more records begin with those of fewer."""
+    """An outlier behind the others of the third lot; random draws of more records begin with those of fewer."""
     lots = [_records(seed) for seed in range(LOTS)]
-    disturbed = [*lots[:7], _outlier(lots[7]), *lots[8:]]
+    disturbed = [*lots[:2], _outlier(lots[2]), *lots[3:]]
     for i, (own, beside) in enumerate(zip(_losses(name, lots, engine), _losses(name, disturbed, engine), strict=True)):
-        if STRANGERS[name].draws and i == 7:
+        if STRANGERS[name].draws and i == 2:
             continue  # random numbers of twenty-one records differ from those of twenty
         torch.testing.assert_close(own, beside, rtol=1e-5, atol=1e-5)
 

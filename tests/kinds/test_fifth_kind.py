@@ -5,6 +5,7 @@ It trains a network, is measured, released, verified, sampled and evaluated, by 
 
 import inspect
 import json
+import sys
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -18,7 +19,8 @@ from lightning_dpgen.cli.main import main
 from lightning_dpgen.data import schema as registry
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.schema import ENTRY_POINTS, Schema, kind_named, kinds, register_kind
+from lightning_dpgen.data.schema import ENTRY_POINTS, KindMissing, Schema, kind_named, kinds, register_kind
+from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.kinds.kind import Kind
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Marginals
@@ -47,10 +49,6 @@ class NumberSchema(Schema):
     @property
     def arrow(self) -> pa.Schema:
         return pa.schema([("number", pa.float64())])
-
-    @property
-    def choices(self):
-        return {"number": [f"bin {number}" for number in range(self.bins)]}
 
     def encode(self, numbers: np.ndarray) -> Encoded:
         bins = np.floor((numbers - self.low) / (self.high - self.low) * self.bins).astype(np.int64)
@@ -179,21 +177,98 @@ def test_what_it_does_not_have_is_refused_in_one_line(release, capsys):
     assert "model.waves=5: model=measured has no such setting" in capsys.readouterr().err
 
 
-def test_an_installed_package_brings_its_kind(tmp_path, monkeypatch):
-    package = tmp_path / "numbers_of_others-1.0.dist-info"
-    package.mkdir()
-    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: numbers-of-others\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\nnumbers = {__name__}:KIND\n")
-    assert NumberSchema.kind not in kinds.__wrapped__()
-    monkeypatch.syspath_prepend(str(tmp_path))
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Return a function that installs packages by the lines of their entry points; the kind itself is not registered."""
+    monkeypatch.setattr(registry, "_others", {})
     # Tests keep what they have found of installed packages.
     monkeypatch.setattr(registry, "entry_points", inspect.unwrap(registry.entry_points))
-    assert kinds.__wrapped__()[NumberSchema.kind] is KIND
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def install(*lines):
+        for number, line in enumerate(lines):
+            package = tmp_path / f"numbers_of_{number}-1.0.dist-info"
+            package.mkdir()
+            (package / "METADATA").write_text(f"Metadata-Version: 2.1\nName: numbers-of-{number}\nVersion: 1.0\n")
+            (package / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\n{line}\n")
+        for cached in (registry._entries, registry._load_all):
+            cached.cache_clear()
+
+    yield install
+    for cached in (registry._entries, registry._load_all):
+        cached.cache_clear()
+
+
+def test_an_installed_package_brings_its_kind(installed):
+    installed()
+    assert NumberSchema.kind not in kinds()
+    installed(f"{NumberSchema.kind} = {__name__}:KIND")
+    assert kinds()[NumberSchema.kind] is KIND and kind_named(NumberSchema.kind) is KIND
+
+
+BROKEN = {
+    "raises": "raise RuntimeError('boom')",
+    "ends": "raise SystemExit(3)",
+    "no kind": "KIND = 3",
+    "a class": f"from {__name__} import Numbers as KIND",
+    "another name": "from lightning_dpgen.kinds.series import KIND",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
+def test_a_package_that_is_broken_breaks_nothing_but_its_kind(installed, tmp_path, monkeypatch, text):
+    (tmp_path / "of_others.py").write_text(text)
+    monkeypatch.delitem(sys.modules, "of_others", raising=False)
+    installed(f"{NumberSchema.kind} = of_others:KIND")
+    assert set(kinds()) == {"table", "baskets", "series", "images"} and kind_named("series").word == "series"
+    with pytest.raises(
+        KindMissing, match=r"the package numbers-of-0, .* cannot be used \(.*\): install it again, or remove it"
+    ):
+        kind_named(NumberSchema.kind)
+
+
+def test_a_release_whose_package_is_gone_is_not_accused(installed, capsys, release):
+    installed()
+    assert main(["verify", str(release)]) == 2
+    out = capsys.readouterr().out
+    assert "verdict: NOT CHECKED. " in out and "install the package that brings it" in out and "BAD" not in out
+    assert main(["sample", str(release)]) == 2
+    assert "install the package that brings it" in capsys.readouterr().err
+    assert main(["train", *WORDS, *MODELS["vae"], "run_dir=/nowhere"]) == 2
+    assert "by an entry point of its package, or by register_kind" in capsys.readouterr().err
+    model = release.parent / "release" / "model.json"
+    text = model.read_text()
+    try:
+        model.write_text(text.replace("single numbers", "double numbers"))
+        assert main(["verify", str(release)]) == 2 and "NOT TO BE TRUSTED" in capsys.readouterr().out
+    finally:
+        model.write_text(text)
+
+
+def test_a_kind_of_two_packages_is_of_neither(installed):
+    installed(*[f"{NumberSchema.kind} = {__name__}:KIND"] * 2)
+    with pytest.raises(KindMissing, match=r"by several packages \(numbers-of-0 and numbers-of-1\): remove all but one"):
+        kind_named(NumberSchema.kind)
+
+
+@pytest.mark.parametrize("wrong", [None, 3, NumberSchema, Kind])
+def test_what_is_no_kind_is_not_registered(wrong):
+    with pytest.raises(ValueError, match="expected an object of a class that derives from Kind"):
+        register_kind(wrong)
+
+
+def test_a_kind_is_called_as_its_schemas_are():
+    class Unnamed(Kind):
+        name, schema = 7, NumberSchema
+
+    with pytest.raises(ValueError, match="Unnamed: name=7: expected text, the `kind` of its class of schemas"):
+        register_kind(Unnamed())
 
 
 def test_a_name_that_another_kind_has_is_refused():
     class Other(Kind):
-        name, schema = "series", NumberSchema
+        name, schema = "series", SeriesSchema
 
     with pytest.raises(ValueError, match="kind 'series': is there already, as Series"):
         register_kind(Other())

@@ -101,7 +101,7 @@ class Backwards:
 
 
 @pytest.mark.parametrize("private", [True, pytest.param(False, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("persons", [False, True])
+@pytest.mark.parametrize("persons", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_it_finds_what_is_found_in_memory(tmp_path, rows, monkeypatch, persons, private):
     rows = rows if persons else rows.drop(columns="who")
     spec = _spec(tmp_path, *([] if private else ["privacy=off"]), persons=persons)

@@ -173,8 +173,19 @@ def _damage(path, kind):
     path.write_bytes((of | {"of another block": b"" if other is None else other.read_bytes()})[kind])
 
 
-@pytest.mark.parametrize("kind", ["a bit", "cut", "of another block", "of another program", "gone"])
-@pytest.mark.parametrize("name", ["persons/persons-*", "persons/shuffle.json", "*.npy"])
+DAMAGES = ["a bit", "cut", "of another block", "of another program", "gone"]
+DAMAGED = ["persons/persons-*", "persons/shuffle.json", "*.npy"]
+
+
+# Each damage of one file, and one damage of each file, stand for all others.
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        pytest.param(kind, name, marks=() if name == DAMAGED[0] or kind == "cut" else pytest.mark.slow)
+        for kind in DAMAGES
+        for name in DAMAGED
+    ],
+)
 def test_damage_changes_no_choice(tmp_path, name, kind):
     _write(tmp_path / "in", _frame())
     kept = _kept(tmp_path / "in", tmp_path / "kept")

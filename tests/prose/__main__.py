@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from . import english, links, programs, public_names, refusals, setting_names, structure
+from . import english, links, programs, public_names, references, refusals, setting_names, structure
 
 CHECKS = (
     programs.check_by_ruff,
@@ -17,7 +17,7 @@ CHECKS = (
     structure.check_decisions,
     refusals.check_refusals,
     public_names.check_signatures, public_names.check_modules, public_names.check_errors, public_names.check_reference,
-    links.check_links, links.check_sections,
+    links.check_links, links.check_sections, references.check_references,
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 
-from . import english, links, public_names, refusals, setting_names, structure
+from . import english, links, public_names, references, refusals, setting_names, structure
 from .files import PAGES, write
 from .programs import Mypy, read_mypy
 
@@ -243,3 +243,17 @@ def test_names_of_no_type_are_found(tmp_path):
 
 def test_a_finding_names_a_file_as_the_root_does():
     assert write(PAGES[0], 3, "x").startswith(f"{PAGES[0].name}:3: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "is_there"),
+    [
+        ("`PoissonLots`", True), ("`sampling.lots.PoissonLots`", True), ("lots.py", True), ("`sampling/lots.py`", True),
+        ("`PoissonLot`", False), ("`samplings.lots.PoissonLots`", True), ("`sampling.lot.PoissonLots`", False),
+        ("lot.py", False), ("`sampling/lot.py`", False),
+    ],
+)  # fmt: skip
+def test_names_that_are_nowhere_are_found(written, name, is_there):
+    path = written(f'"""One.\n\nIt is as {name}."""\n\nx = 1  # as {name}\n')
+    assert sorted(_lines(references.check_references([path]))) == ([] if is_there else [3, 5])

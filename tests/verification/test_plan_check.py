@@ -353,7 +353,7 @@ def _with_noise(certificate, factor):
         _leaf(certificate["event"]["events"][0])["noise_multiplier"] *= factor
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@kinds
 def test_an_earlier_planner_is_held_against_all_that_takes_no_planner(kind, monkeypatch):
     """It has divided the budget otherwise, but it has used it, and what settings state themselves is theirs."""
     monkeypatch.setattr(plan_check, "PLANNER", PLANNER + 1)

@@ -8,8 +8,9 @@ they were compared. Entries without a section are additions of this software.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -80,7 +81,7 @@ def make_dossier(certificate: dict[str, Any], verdict: Verdict) -> str:
         ValueError: if the release is not private, or its certificate is not consistent.
     """
     if not verdict.good or not certificate["private"] or certificate["noise"]["seeded"]:
-        raise ValueError(f"no dossier of such a release: {(verdict.problems or ['it is not private'])[0]}")
+        raise ValueError(f"no dossier of such a release: {verdict.reason or 'it is not private'}")
     page = _templates().get_template("dossier.md.jinja")
     text = page.render(
         _facts(certificate),
@@ -143,6 +144,7 @@ def posterior(prior: float, epsilon: float) -> tuple[float, float]:
     return tuple(1.0 / (1.0 + math.exp(min(-(before + change), 700.0))) for change in (-epsilon, epsilon))
 
 
+@functools.cache
 def _templates() -> jinja2.Environment:
     templates = environment(autoescape=False)
     templates.filters |= {
@@ -161,17 +163,31 @@ def _templates() -> jinja2.Environment:
 
 def _rendered(name: str, certificate: dict[str, Any]) -> Any:
     """Return a file of templates with each text rendered on one line; None for an empty one."""
-    templates, facts = _templates(), _facts(certificate)
+    facts = _facts(certificate)
 
-    def render(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: render(inner) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [render(inner) for inner in value]
-        return value and (" ".join(templates.from_string(value).render(facts).split()) or None)
+    def render(text: str) -> str | None:
+        return " ".join(_template(text).render(facts).split()) or None
 
+    return _map_texts(render, _texts(name))
+
+
+@functools.cache
+def _texts(name: str) -> Any:
     # The file alone is read as YAML: nothing in a certificate can change its form.
-    return render(yaml.safe_load((TEMPLATES / name).read_text(encoding="utf-8")))
+    return yaml.safe_load((TEMPLATES / name).read_text(encoding="utf-8"))
+
+
+@functools.cache
+def _template(text: str) -> jinja2.Template:
+    return _templates().from_string(text)
+
+
+def _map_texts(change: Callable[[str], Any], value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _map_texts(change, inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_map_texts(change, inner) for inner in value]
+    return value and change(value)
 
 
 def _facts(certificate: dict[str, Any]) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def _check(folder: Path, copy: Path, check: Callable[[Path], Verdict]) -> str:
     """Refuse a copy that does not pass a check, and return the statement of its certificate."""
     verdict = check(copy)
     if not verdict.good:
-        problem = _line(verdict.problems[0].replace(str(copy), str(folder)))
+        problem = _line(verdict.reason.replace(str(copy), str(folder)))
         raise NotPushed(f"{folder}: is not sent, since dpgen verify refuses it: {problem}")
     return read_certificate(copy)["statement"]
 
