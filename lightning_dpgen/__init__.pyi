@@ -2,6 +2,7 @@ from . import clipping as clipping
 from . import clustering as clustering
 from . import data as data
 from . import gradients as gradients
+from . import kinds as kinds
 from . import measure as measure
 from . import metrics as metrics
 from . import models as models

@@ -7,6 +7,7 @@ from .records import Records as Records
 from .records import encode_images as encode_images
 from .records import encode_table as encode_table
 from .schema import Schema as Schema
+from .schema import register_kind as register_kind
 from .series.schema import SeriesSchema as SeriesSchema
 from .tables.record_check import TableCheck as TableCheck
 from .tables.record_check import check_table as check_table

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .files import PACKAGE, ROOT, list_code, parse, read, write
 
-# What is named of other libraries and of the system alone.
+# Names of other libraries and of the system.
 _OTHERS = {
     "/proc/self/cgroup", "private/", "nn.Linear", "nn.Conv2d", "trainer.callback_metrics", "every_n_train_steps",
     "val_check_interval", "GradSampleModule",

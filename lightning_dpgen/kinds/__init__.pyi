@@ -1,0 +1,1 @@
+from .kind import Kind as Kind
