@@ -60,8 +60,8 @@ def test_a_release_is_whole_consistent_and_useful(dpgen, projected):
 
 def test_whitened_rows_are_round():
     from lightning_dpgen.projection.matrices import make_matrix
+    from lightning_dpgen.projection.neighbourhood import Neighbourhood
     from lightning_dpgen.projection.project import Projection
-    from lightning_dpgen.projection.sensitivity import Neighbourhood
     from lightning_dpgen.release.projected import ProjectedRows
 
     random = np.random.default_rng(0)

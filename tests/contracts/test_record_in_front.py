@@ -35,8 +35,8 @@ from lightning_dpgen.measure.statistics import Histogram, Marginals
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.metrics.classifiers import LinearClassifier
 from lightning_dpgen.metrics.summaries import binned, quantile_bins
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
-from lightning_dpgen.projection.sensitivity import Neighbourhood
 from lightning_dpgen.sampling.as_store import store_of
 
 EXTRA = {"ones": torch.ones(1), "zeros": torch.zeros(1), "huge": torch.tensor([1e8]), "nan": torch.tensor([torch.nan])}

@@ -14,8 +14,8 @@ from lightning_dpgen.models.forests import StackedForests, StackedProducts
 from lightning_dpgen.models.labelled import Crossing, LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
-from lightning_dpgen.projection.sensitivity import Neighbourhood
 from lightning_dpgen.release.drawing.model_files import write_model
 from lightning_dpgen.release.drawing.sampler import Release, load_release
 from lightning_dpgen.release.files import MODEL, NotARelease
