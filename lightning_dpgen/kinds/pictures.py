@@ -118,7 +118,7 @@ class Pictures(Kind):
 
     def sample(self, release: Any, *draw: Any) -> np.ndarray:
         """Draw pictures as an array: (n, height, width), and channels of colour ones."""
-        return np.concatenate([release.schema.pictures(part) for part in release.encoded_blocks(*draw)])
+        return np.concatenate([release.schema.pictures(part) for part in release.sample_encoded_blocks(*draw)])
 
     def encode(self, records: Any, schema: ImageSchema) -> Encoded:
         if not isinstance(records, np.ndarray):

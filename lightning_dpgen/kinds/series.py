@@ -135,7 +135,7 @@ class Series(Kind):
 
         written = written_series(release.schema, release.schema.written)
         n, seed, where, balance = draw
-        rows = written.rows(release.chunks(n, seed, where, balance=balance), 0)
+        rows = written.rows(release.sample_blocks(n, seed, where, balance=balance), 0)
         return pa.Table.from_batches(rows, written.columns).to_pandas()
 
     def encode(self, records: Any, schema: SeriesSchema) -> Encoded:

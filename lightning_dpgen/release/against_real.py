@@ -31,7 +31,7 @@ from lightning_dpgen.metrics.sides import ROWS, Answers
 from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.privacy.ledger import FILE_NAME
 from lightning_dpgen.release.drawing.predictions import label_shares
-from lightning_dpgen.release.drawing.sampler import Release, load_release
+from lightning_dpgen.release.drawing.release import Release, load_release
 from lightning_dpgen.release.files import WARNINGS
 from lightning_dpgen.release.pages.private_report import write_private_report
 from lightning_dpgen.release.projected import ProjectedRows
@@ -136,7 +136,7 @@ def evaluate(
         return evaluation
     asked |= {"kind": schema.kind, "choices": list(schema.choices.values())}
     asked |= kind.sides(schema)
-    return evaluate_encoded(real, release.encoded(count, seed), schema.layout, list(schema.choices), **asked)
+    return evaluate_encoded(real, release.sample_encoded(count, seed), schema.layout, list(schema.choices), **asked)
 
 
 def write_evaluation(
@@ -195,7 +195,7 @@ def _naming(argument: str) -> Iterator[None]:
 
 
 def _drawn(release: Release, count: int, seed: int) -> TableValues:
-    return TableValues.joined([TableValues.of(batch, release.schema) for batch in release.chunks(count, seed)])
+    return TableValues.joined([TableValues.of(batch, release.schema) for batch in release.sample_blocks(count, seed)])
 
 
 def _given(synthetic: Real, schema: Schema, count: int, seed: int) -> TableValues:

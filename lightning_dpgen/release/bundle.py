@@ -26,7 +26,7 @@ class Content(Protocol):
     released: tuple[str, ...]
 
     def write(self, folder: Path, *, private: bool) -> None:
-        """Write the files named in `released`; those of a run that is not private carry a mark (`release.mark`)."""
+        """Write the files named in `released`; those of a run that is not private carry a mark (`publishing.mark`)."""
 
     def present(self, folder: Path, certificate: dict[str, Any]) -> None:
         """Write report and card, which show the certificate and the files of `write`."""

@@ -90,7 +90,7 @@ class ProjectedRows:
 
 
 def write_projected(folder: Path, projected: ProjectedRows, *, private: bool = True) -> None:
-    """Write rows, matrix and description into a folder; rows that are not private are marked (`release.mark`)."""
+    """Write rows, matrix and description into a folder; rows that are not private are marked (`publishing.mark`)."""
     projection = projected.projection
     description = {"model": PROJECTION, "d": projection.d, **projected.settings} | {
         "grid": projection.grid,

@@ -25,7 +25,7 @@ from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.drawing.described import described, kept_constraints
 from lightning_dpgen.release.drawing.description import measured_networks
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 from lightning_dpgen.release.files import ANSWERS, FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
 from lightning_dpgen.release.pages.croissant import write_croissant
 from lightning_dpgen.release.pages.examples import example_condition, size_category
@@ -88,7 +88,7 @@ class SyntheticContent:
         write_model(
             folder, self.mixture, private=private, kept=None if self.first_draw is None else self.first_draw.at_once
         )
-        write_table(folder / SYNTHETIC, release.chunks(self.rows, self.seed), release.arrow, form=release.form)
+        write_table(folder / SYNTHETIC, release.sample_blocks(self.rows, self.seed), release.arrow, form=release.form)
         if self._draw is not None:
             self._draw(folder / SHEET, release)
         if self.figure is not None:

@@ -25,7 +25,7 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.certificate import digest
 from lightning_dpgen.release.drawing.model_files import weights_digest
 from lightning_dpgen.release.drawing.opened import file_hash
-from lightning_dpgen.release.drawing.sampler import Release, load_release
+from lightning_dpgen.release.drawing.release import Release, load_release
 from lightning_dpgen.release.files import CERTIFICATE, MODEL, WEIGHTS, NotARelease, read_certificate, release_folder
 from lightning_dpgen.specs.network import NetworkSpec, VAESpec
 from lightning_dpgen.specs.run import RunSpec
@@ -77,7 +77,7 @@ def read_initial(spec: RunSpec) -> InitialNetwork | None:
         release = load_release(folder)
         if isinstance(release, Release):
             # Weights may be so large that nothing can be generated.
-            release.encoded(100, seed=0)
+            release.sample_encoded(100, seed=0)
         certificate = read_certificate(folder) if (folder / CERTIFICATE).exists() else None
     except NotARelease as error:
         raise UsageError(f"{setting}: {error}") from None

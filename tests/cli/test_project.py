@@ -14,7 +14,7 @@ from contracts.sealed import rewrite
 from lightning_dpgen.data.files.arrays import blobs
 from lightning_dpgen.privacy.drawn_noise import read_unit, write_unit
 from lightning_dpgen.release.drawing.opened import file_hash
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.release.stated_noises import sums_of
 from lightning_dpgen.runs import project
 

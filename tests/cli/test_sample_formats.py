@@ -28,7 +28,7 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.release.drawing import draws
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.release.rows import folder_of_rows
 from lightning_dpgen.release.rows.as_read import AsRead
 from lightning_dpgen.release.rows.tables import csv_text
@@ -199,13 +199,13 @@ def test_an_interrupted_draw_leaves_nothing(dpgen, tmp_path, monkeypatch, there)
         connection.execute("CREATE TABLE mine (x)")
         connection.commit()
         connection.close()
-    chunks = type(load_release(model)).chunks
+    blocks = type(load_release(model)).sample_blocks
 
     def broken(self, *arguments):
-        yield next(chunks(self, *arguments))
+        yield next(blocks(self, *arguments))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(type(load_release(model)), "chunks", broken)
+    monkeypatch.setattr(type(load_release(model)), "sample_blocks", broken)
     for output, table in ((f"sqlite:///{tmp_path / 'a.db'}", ["--table", "made"]), (tmp_path / "a.xlsx", [])):
         assert dpgen("sample", model, "-n", 25, "-o", output, *table)[0] == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.db", "model"] if there else ["model"]
@@ -221,7 +221,7 @@ def test_pictures_are_files_by_label(dpgen, tmp_path, channels, names):
     model = released(tmp_path / "model", schema)
     status, out, err = dpgen("sample", model, "-n", 30, "--seed", 3, "-o", f"{tmp_path / 'out'}/")
     assert status == 0 and "30 synthetic records in" in out, err
-    expected = load_release(model).encoded(30, 3)
+    expected = load_release(model).sample_encoded(30, 3)
     files = sorted((tmp_path / "out").rglob("*.png"), key=lambda path: path.name)
     assert len(files) == 30 and files[0].name == "01.png"
     found = np.stack([np.asarray(Image.open(path)) for path in files])

@@ -19,7 +19,7 @@ from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.grouped import CERTAIN, GROUPS, MOST_COMMON, MOST_KINDS, Grouped
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.measure.pair_tables import FoundRule, with_rules
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.runs.warnings import noise_warnings
 from lightning_dpgen.specs.settings import read_settings
 from lightning_dpgen.verification.verify import verify

@@ -14,7 +14,7 @@ from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import evaluate_table
 from lightning_dpgen.models.forests import StackedProducts
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 from lightning_dpgen.sampling.errors import BadRecords
 
 # The fields of both columns, the bounds of the second one, and the distance in the schema's and in pandas' words.

@@ -19,7 +19,7 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text
 from lightning_dpgen.models.forests import StackedProducts
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 from lightning_dpgen.sampling.errors import BadRecords
 
 COLUMNS = """
@@ -106,7 +106,7 @@ def test_every_row_of_a_release_keeps_them(several):
         assert oracle(drawn).all()
     # A row that was drawn is a record of the same schema, and encoded alike.
     batch = release.table(700, 1).combine_chunks().to_batches()[0]
-    assert (read_table(batch, schema).encoded.codes == release.encoded(700, 1).codes).all()
+    assert (read_table(batch, schema).encoded.codes == release.sample_encoded(700, 1).codes).all()
     # Something had to be done for it: without constraints, rows break them.
     free = release_of(parse_schema(COLUMNS)).sample(700, 1)
     assert not all(oracle(free).all() for _, oracle in several)
@@ -187,7 +187,7 @@ def test_constraints_leave_the_conditional_distribution():
     seen = np.array([((drawn["a"] == a) & (drawn["b"] == b)).sum() for a in range(3) for b in range(a, 3)])
     assert chisquare(seen, expected / expected.sum() * 6_000).pvalue > 1e-4
     # A repair in place of it would not pass.
-    values, _ = schema.rules.repaired(free.values(release_of(free, 4).encoded(6_000, 1), np.random.default_rng(0)))
+    values, _ = schema.rules.repaired(free.values(release_of(free, 4).sample_encoded(6_000, 1), np.random.default_rng(0)))
     moved = values.to_pandas()
     seen = np.array([((moved["a"] == a) & (moved["b"] == b)).sum() for a in range(3) for b in range(a, 3)])
     assert chisquare(seen, expected / expected.sum() * 6_000).pvalue < 1e-6
@@ -335,6 +335,6 @@ def test_what_strangers_write_is_bounded():
 
 def test_an_empty_table_and_one_of_no_constraints():
     schema = schema_of("start <= end")
-    assert len(release_of(schema).sample(0, 1)) == 0 and len(release_of(schema).encoded(0, 1)) == 0
+    assert len(release_of(schema).sample(0, 1)) == 0 and len(release_of(schema).sample_encoded(0, 1)) == 0
     frame = pd.DataFrame({"start": [], "end": []})
     assert schema.rules.kept(made(schema, 1, 0)).shape == (0,) and frame.empty

@@ -19,7 +19,7 @@ from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.release.drawing.draws import block_streams
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +160,7 @@ def test_whole_universes_are_held(short_fits):
 def test_a_release_is_read_back_as_it_was_written(tmp_path, short_fits):
     _, mixture, _ = fitted(some_baskets(500, classes=("a", "b")), 2.0)
     write_model(tmp_path, mixture)
-    mine, theirs = mixture.sample(40, block_streams(5, 0)[0]), load_release(tmp_path).encoded(40, 5)
+    mine, theirs = mixture.sample(40, block_streams(5, 0)[0]), load_release(tmp_path).sample_encoded(40, 5)
     assert np.array_equal(mine.units.toarray(), theirs.units.toarray()) and np.array_equal(mine.codes, theirs.codes)
 
 

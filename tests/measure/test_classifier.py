@@ -22,7 +22,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import Release, load_release
+from lightning_dpgen.release.drawing.release import Release, load_release
 
 SERIES = SeriesSchema(12, low=0.0, high=1.0, classes=("slow", "middling", "fast"))
 PICTURES = ImageSchema(4, 4, levels=1, classes=2)

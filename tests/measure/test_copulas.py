@@ -20,7 +20,7 @@ from lightning_dpgen.models.outputs import draw
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_plan
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.specs.run import read_run
 from lightning_dpgen.specs.settings import settle_declared
 from lightning_dpgen.specs.usage_error import UsageError

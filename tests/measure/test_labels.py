@@ -23,7 +23,7 @@ from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.release.drawing.draws import block_streams
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 
 LAYOUT = Layout(0, groups=(3, 2, 3, 4), label=2)
 SCALED = Layout(2, groups=(3, 2), label=0)
@@ -363,7 +363,7 @@ def test_a_release_is_read_back_with_its_label(tmp_path, short_fits):
     write_model(tmp_path, mixture)
     release = load_release(tmp_path)
     mine = mixture.sample(40, block_streams(5, 0)[0])
-    assert np.array_equal(mine.codes, release.encoded(40, 5).codes)
+    assert np.array_equal(mine.codes, release.sample_encoded(40, 5).codes)
     assert set(release.sample(30, 0, where={"y": 2}).y) == {2} and len(release.component(3).sample(10, 0)) == 10
 
 

@@ -15,7 +15,7 @@ from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 
 N, NOISE = 10_000, 5.0
 QUICK = [
@@ -63,7 +63,7 @@ def test_no_kind_of_rule_moves_a_share(constraints, fits_of, monkeypatch):
     mixture = fitted(schema, encoded)
     first = look_at_first_draw(mixture)
     assert first.kept >= 0.95 and first.warning is None
-    drawn = Release(mixture).encoded(N, 1)
+    drawn = Release(mixture).sample_encoded(N, 1)
     rows = {tuple(row) for row in rows_that_keep(schema).tolist()}
     assert {tuple(row) for row in drawn.codes.tolist()} <= rows
     for group, size in enumerate(schema.layout.groups):
@@ -131,7 +131,7 @@ def test_few_records_that_rules_bind_keep_their_share_where_no_edge_holds_them(f
         monkeypatch.setattr(forest_edges, "_LOST", lost)
         mixture = fitted(schema, encoded)
         kept.append(look_at_first_draw(mixture).kept)
-        shares.append((Release(mixture).encoded(N, 1).codes[:, 0] == 5).mean())
+        shares.append((Release(mixture).sample_encoded(N, 1).codes[:, 0] == 5).mean())
     assert kept[0] > 0.995 and abs(shares[0] - (codes[:, 0] == 5).mean()) < 0.004
     assert shares[1] < 0.004
 

@@ -18,7 +18,7 @@ from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.release.drawing.draws import block_streams, draw_all
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 
 SIZES = {"a": 3, "b": 2, "c": 4, "d": 3}
 
@@ -163,7 +163,7 @@ def test_a_release_is_read_back_as_it_was_written(tmp_path, short_fits):
     _, mixture, _ = measured(some_records(500, "d"), 2.0)
     write_model(tmp_path, mixture)
     # One draw of the noise in fifty makes columns follow from each other, and rows keep to that.
-    mine, theirs = draw_all(mixture, 40, *block_streams(5, 0)).encoded, load_release(tmp_path).encoded(40, 5)
+    mine, theirs = draw_all(mixture, 40, *block_streams(5, 0)).encoded, load_release(tmp_path).sample_encoded(40, 5)
     assert np.array_equal(mine.codes, theirs.codes)
 
 

@@ -23,7 +23,7 @@ from lightning_dpgen.metrics.summaries import Summary
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.release.against_real import evaluate, write_evaluation
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 from lightning_dpgen.release.pages import private_plots, private_report
 from lightning_dpgen.release.pages.private_report import write_private_report
 

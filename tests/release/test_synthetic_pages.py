@@ -21,7 +21,7 @@ from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.models.gaussians import StackedGaussians
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.release.drawing.sampler import Release, load_release
+from lightning_dpgen.release.drawing.release import Release, load_release
 from lightning_dpgen.release.pages.distributions import CHARTS
 from lightning_dpgen.release.publishing.licenses import License
 from lightning_dpgen.release.rows.pictures import sheet
