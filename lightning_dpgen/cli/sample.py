@@ -28,8 +28,8 @@ from lightning_dpgen.release.drawing.description import (
 )
 from lightning_dpgen.release.files import PROJECTED, NotARelease, release_folder
 from lightning_dpgen.release.publishing.mark import NOT_PRIVATE, completed_schema
-from lightning_dpgen.release.rows.as_read import AsRead
 from lightning_dpgen.release.rows.database_table import write_to_database
+from lightning_dpgen.release.rows.output_format import OutputFormat
 from lightning_dpgen.release.rows.tables import (
     FORMATS,
     MOST_ROWS_OF_A_SHEET,
@@ -349,7 +349,7 @@ def _write_file(
     output: Path,
     chunks: Iterable[pa.RecordBatch],
     schema: pa.Schema,
-    form: AsRead,
+    form: OutputFormat,
     *,
     escape: bool,
     sheet: str,

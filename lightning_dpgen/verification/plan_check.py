@@ -209,7 +209,7 @@ def _of_model(settings: Settings, specs: Sequence[StageSpec], model: Mapping[str
     """Give what the model that is released has of another run."""
     schema, kind, spec = settings.schema, str(model.get("model"))[:80], settings.spec.model
     # Constraints that noisy tables have shown are not declared, and no other model shows any.
-    released, shown = model.get("schema"), {FOUND: None} if kind in kind_named("table").measured else {}
+    released, shown = model.get("schema"), {FOUND: None} if kind in kind_named("table").measured_networks else {}
     if not isinstance(released, dict) or {**released, **shown} != {**schema.as_json(), **shown}:
         yield "declared.schema: the released model is of another one"
     if isinstance(spec, CustomSpec):
@@ -219,7 +219,7 @@ def _of_model(settings: Settings, specs: Sequence[StageSpec], model: Mapping[str
         fits = kind == TRAINED[spec.name].kind
     else:
         of_copula = isinstance(settings.recipe, CopulaRecipe)
-        fits = kind in kind_of(schema).measured and (kind == COPULA) == of_copula
+        fits = kind in kind_of(schema).measured_networks and (kind == COPULA) == of_copula
     if not fits:
         yield f"declared.model: a model of {spec.title!r} is declared, and one of kind {kind!r} is released"
     if settings.trained and model.get("k") != settings.split.k:

@@ -30,7 +30,7 @@ from lightning_dpgen.release.drawing import draws
 from lightning_dpgen.release.drawing.model_files import write_model
 from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.release.rows import folder_of_rows
-from lightning_dpgen.release.rows.as_read import AsRead
+from lightning_dpgen.release.rows.output_format import OutputFormat
 from lightning_dpgen.release.rows.tables import csv_text
 
 GERMAN = parse_schema("""
@@ -163,7 +163,7 @@ def test_fields_are_quoted_as_in_the_file_that_was_read(tmp_path, quotes):
                "w": {"type": "boolean", "words": ["no", "yes"]}}  # fmt: skip
     schema = TableSchema([column_of(name, fields) for name, fields in columns.items()], quotes=quotes)
     chunk = pa.record_batch({"a": ["x,y", "z"], "n": [1, None], "b,c": [None, ""], "w": [False, True]})
-    assert "".join(csv_text([chunk], form=AsRead.of(schema))) == QUOTED[quotes]
+    assert "".join(csv_text([chunk], form=OutputFormat.of(schema))) == QUOTED[quotes]
     # A draft of the file says the same, and Python's own reader finds the same fields.
     (tmp_path / "a.csv").write_text(QUOTED[quotes])
     assert draft_of_file(tmp_path / "a.csv")[1] == ({} if quotes == "needed" else {"quotes": quotes})

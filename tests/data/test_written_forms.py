@@ -24,7 +24,7 @@ from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text
 from lightning_dpgen.data.tables.sources import table_source
 from lightning_dpgen.data.tables.value_set import value_of
 from lightning_dpgen.data.tables.written_form import DECIMALS, THOUSANDS, NumberForm, negatives_of, problem_of_unit
-from lightning_dpgen.release.rows.as_read import AsRead
+from lightning_dpgen.release.rows.output_format import OutputFormat
 from lightning_dpgen.release.rows.tables import csv_text
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -233,7 +233,7 @@ def _written(path, schema):
     arrays = {
         column.name: column.restored(*column.numbers(batch[column.name], False, Counter())) for column in schema.recorded
     }
-    return "".join(csv_text([pa.record_batch(arrays)], form=AsRead.of(schema), escape=False))
+    return "".join(csv_text([pa.record_batch(arrays)], form=OutputFormat.of(schema), escape=False))
 
 
 SEVERAL = {

@@ -6,7 +6,7 @@ import pytest
 
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.release.rows.as_read import AsRead
+from lightning_dpgen.release.rows.output_format import OutputFormat
 from lightning_dpgen.release.rows.tables import FORMATS, write_table
 
 # Files of SQLite have several endings.
@@ -27,7 +27,7 @@ def _read_again(path, schema, numbers, absent):
         column.restored(number, gone) for column, number, gone in zip(schema.columns, numbers.T, absent.T, strict=True)
     ]
     chunk = pa.record_batch(columns, schema.arrow)
-    write_table(path, iter([chunk]), schema.arrow, form=AsRead.of(schema))
+    write_table(path, iter([chunk]), schema.arrow, form=OutputFormat.of(schema))
     codes = read_table(path, schema, values=True).values.rows()
     return np.stack([np.where(codes[column.name][1], np.nan, codes[column.name][0]) for column in schema.columns], axis=1)
 

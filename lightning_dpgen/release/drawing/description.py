@@ -31,7 +31,7 @@ _NO_ENCODER = {"rbm_mixture": "Boltzmann machines", "wgan_mixture": "generators"
 
 def measured_networks() -> set[str]:
     """Return the names of networks that are fitted to measured statistics, of all kinds of records."""
-    return {name for kind in kinds().values() for name in kind.measured}
+    return {name for kind in kinds().values() for name in kind.measured_networks}
 
 
 def read_description(folder: Path) -> dict[str, Any]:

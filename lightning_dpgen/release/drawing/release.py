@@ -50,7 +50,7 @@ from lightning_dpgen.release.drawing.predictions import Unlabelled, encode_recor
 from lightning_dpgen.release.files import WEIGHTS, NotARelease, release_folder
 from lightning_dpgen.release.projected import ProjectedRows, load_projected
 from lightning_dpgen.release.publishing.mark import marked_schema
-from lightning_dpgen.release.rows.as_read import AsRead
+from lightning_dpgen.release.rows.output_format import OutputFormat
 
 _SEEDS = 2**63
 
@@ -260,9 +260,9 @@ class Release:
         return pa.Table.from_batches(self.sample_blocks(n, seed, where, balance=balance), self.schema.arrow)
 
     @cached_property
-    def form(self) -> AsRead:
+    def form(self) -> OutputFormat:
         """The form in which the records of a table were read, and files have synthetic ones."""
-        return AsRead.of(self.schema)
+        return OutputFormat.of(self.schema)
 
     def sample_blocks(
         self,

@@ -21,7 +21,7 @@ from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.release.drawing.described import measured_from
 from lightning_dpgen.release.pages.charts import histogram, percent, ranked
 from lightning_dpgen.release.pages.text import printable, value_text
-from lightning_dpgen.release.rows.as_read import AsRead
+from lightning_dpgen.release.rows.output_format import OutputFormat
 
 # The most records for charts, charts, items, example records and their columns; then the most bars and named values.
 ROWS, CHARTS, ITEMS, EXAMPLES, ACROSS = 50_000, 24, 30, 6, 16
@@ -94,7 +94,7 @@ def show_table(path: Path, schema: Schema) -> Shown:
     read = table = _read(path, list(dict.fromkeys([*across, *needed])), schema.arrow)
     if table.num_rows:
         # Pages have the words of the schema for true and false.
-        table = pa.Table.from_batches(map(AsRead.of(schema).cells, table.to_batches()))
+        table = pa.Table.from_batches(map(OutputFormat.of(schema).cells, table.to_batches()))
     first = table.select(across).slice(0, EXAMPLES).to_pylist()
     rows = [[value_text(value, 24) for value in row.values()] for row in first]
     figures = [_figure(schema, column, table, read) for column in drawn] if table.num_rows else []

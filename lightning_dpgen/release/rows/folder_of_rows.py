@@ -32,7 +32,7 @@ from lightning_dpgen.release.drawing.draws import LARGEST_BLOCK
 from lightning_dpgen.release.drawing.opened import file_hash
 from lightning_dpgen.release.drawing.release import Release, load_release
 from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease, read_certificate
-from lightning_dpgen.release.rows.as_read import AsRead, WrittenRecords
+from lightning_dpgen.release.rows.output_format import OutputFormat, WrittenRecords
 from lightning_dpgen.release.rows.tables import write_table
 
 
@@ -70,10 +70,10 @@ class DrawSpec:
     @cached_property
     def _written(self) -> WrittenRecords:
         schema = self.release.schema
-        return kind_of(schema).written(schema, self.release, self.ending, self.form, self._declared)
+        return kind_of(schema).output_format(schema, self.release, self.ending, self.form, self._declared)
 
     @property
-    def written_form(self) -> AsRead:
+    def written_form(self) -> OutputFormat:
         """The form of a file of text, as real records were read."""
         return self._written.form
 
