@@ -382,7 +382,7 @@ def _check_choices(schema: TableSchema) -> None:
 
 
 def _check_cells(schema: TableSchema, strength: float) -> None:
-    from lightning_dpgen.measure.recipe import what_to_leave_out
+    from lightning_dpgen.measure.pair_tables import what_to_leave_out
     from lightning_dpgen.measure.tables import pays_by_label
     from lightning_dpgen.specs.defaults import labels_of
 

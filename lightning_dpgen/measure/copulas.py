@@ -17,8 +17,8 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.moments import beyond_noise
 from lightning_dpgen.measure.pair_estimates import records_to_show
-from lightning_dpgen.measure.pair_tables import nearest_shares, total_of
-from lightning_dpgen.measure.recipe import Recipe, lost_columns
+from lightning_dpgen.measure.pair_tables import lost_columns, nearest_shares, total_of
+from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import UNITS, Marginals, SecondMoments, Statistic
 from lightning_dpgen.measure.workload import State, Workload
 from lightning_dpgen.models.bases import Basis

@@ -41,8 +41,16 @@ from lightning_dpgen.measure.labels import (
     made_up_by_forests,
 )
 from lightning_dpgen.measure.pair_estimates import records_to_show
-from lightning_dpgen.measure.pair_tables import NoisyTables, broken_pairs, find_rules, total_of, with_rules
-from lightning_dpgen.measure.recipe import LEARNING, Recipe, lost_columns, what_to_leave_out
+from lightning_dpgen.measure.pair_tables import (
+    NoisyTables,
+    broken_pairs,
+    find_rules,
+    lost_columns,
+    total_of,
+    what_to_leave_out,
+    with_rules,
+)
+from lightning_dpgen.measure.recipe import LEARNING, Recipe
 from lightning_dpgen.measure.statistics import Marginals, Statistic
 from lightning_dpgen.measure.workload import Measured, State, Workload, check_share, split_noise
 from lightning_dpgen.models.forests import StackedForests

@@ -17,8 +17,9 @@ from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.schema_file import read_yaml
 from lightning_dpgen.measure.classifier import ClassifierRecipe, classifier_sizes
 from lightning_dpgen.measure.labels import label_workload
+from lightning_dpgen.measure.pair_tables import what_to_leave_out
 from lightning_dpgen.measure.recipe import Recipe
-from lightning_dpgen.measure.tables import WORKLOAD_SHARE, what_to_leave_out
+from lightning_dpgen.measure.tables import WORKLOAD_SHARE
 from lightning_dpgen.models.bases import Scattering
 from lightning_dpgen.models.labelled import can_label, feature_count, is_classified
 from lightning_dpgen.models.poses import SETS, Symmetries
