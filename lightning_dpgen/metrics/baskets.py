@@ -63,16 +63,16 @@ class QueryCounts:
         held = np.zeros((len(self._named), rows), bool)
         held[column, row] = True
         bits = _packed(held)
-        counts, left = np.zeros(self.count, np.int64), np.arange(self.count)
+        counts, rest = np.zeros(self.count, np.int64), np.arange(self.count)
         both = bits[self._asked[self._starts]]
         for taken in range(1, int(self._lengths.max()) + 1):
-            done = self._lengths[left] == taken
-            counts[left[done]] = np.unpackbits(both[done].view(np.uint8), axis=1).sum(axis=1)
+            done = self._lengths[rest] == taken
+            counts[rest[done]] = np.unpackbits(both[done].view(np.uint8), axis=1).sum(axis=1)
             on = ~done & both.any(axis=1)
-            left = left[on]
-            if not len(left):
+            rest = rest[on]
+            if not len(rest):
                 break
-            both = both[on] & bits[self._asked[self._starts[left] + taken]]
+            both = both[on] & bits[self._asked[self._starts[rest] + taken]]
         return counts
 
     def _any(self, row: np.ndarray, column: np.ndarray, rows: int) -> np.ndarray:
@@ -236,11 +236,11 @@ class CountingQueryError(TwoSided):
         Raises:
             ValueError: where one side has no basket.
         """
-        found = {}
+        errors = {}
         for name, counts in (("all", self.all_of), ("any", self.any_of)):
             synthetic, real = counts.double() / self._counts()
-            found[name] = (synthetic - real).abs() / real.clamp(min=SANITY)
-        return found
+            errors[name] = (synthetic - real).abs() / real.clamp(min=SANITY)
+        return errors
 
     def compute(self) -> dict[str, Tensor]:
         """Return the means over the queries, ``all`` and ``any``; 0 is exact, and there is no largest value."""

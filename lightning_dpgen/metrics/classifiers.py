@@ -131,14 +131,17 @@ def label_classifier(train: Encoded, layout: Layout) -> LinearClassifier:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         fitted = _classifier(CLASSIFIERS[0], [], 0).fit(one_hot(train, layout, groups), y)
-    found, offsets = (torch.from_numpy(array).double() for array in (fitted.coef_, fitted.intercept_))
-    if len(found) == 1:
+    slopes, offsets = (torch.from_numpy(array).double() for array in (fitted.coef_, fitted.intercept_))
+    if len(slopes) == 1:
         # With two labels only the second one has a score.
-        found, offsets = torch.cat([torch.zeros_like(found), found]), torch.cat([torch.zeros_like(offsets), offsets])
+        slopes, offsets = (
+            torch.cat([torch.zeros_like(slopes), slopes]),
+            torch.cat([torch.zeros_like(offsets), offsets]),
+        )
     seen = torch.ones(layout.width, dtype=torch.bool)
     seen[layout.labels] = False
-    weights = torch.zeros(len(found), layout.width, dtype=torch.float64)
-    weights[:, seen] = found
+    weights = torch.zeros(len(slopes), layout.width, dtype=torch.float64)
+    weights[:, seen] = slopes
     return LinearClassifier(torch.from_numpy(fitted.classes_.astype(np.int64)), weights, offsets)
 
 
@@ -252,12 +255,12 @@ _ASKED = {
 )  # fmt: skip
 def _tell_apart(sides: Sides) -> Result:
     sides = sides.encoded
-    found = [
+    detections = [
         detection(sides.real, other, sides.layout, total=sides.alike, seed=sides.seed)
         for other in sides.compared
         if len(other) >= FOLDS
     ]
-    return Result(*({"AUC": scores["AUC"], DETECTED: scores["detected"]} for scores in found))
+    return Result(*({"AUC": scores["AUC"], DETECTED: scores["detected"]} for scores in detections))
 
 
 def classifier_scores(shares: Tensor, labels: Tensor) -> dict[str, float]:

@@ -81,7 +81,7 @@ class Plot:
     Args:
         heading: of the part of the page in which it stands.
         caption: its title.
-        draw: the name of a function of `release.private_plots`.
+        draw: the name of a function of `release.pages.private_plots`.
         content: the arguments of that function.
         notes: sentences beside it.
     """
@@ -169,7 +169,7 @@ class Measure:
     glance: Mapping[str, str] | Callable[[Any], list[Glance]] = field(default_factory=dict)
     of_results: bool = False
 
-    def asked(self, sides: Any) -> bool:
+    def applies_to(self, sides: Any) -> bool:
         """Return False for a measure that is left out in silence: a need without a reason is not met."""
         return all(need.met(sides) for need in self.needs if not need.reason)
 
@@ -192,15 +192,15 @@ def average_and_worst(title: str, numbers: Sequence[float]) -> dict[str, float]:
 
 def beside_real(value: float | None) -> str:
     """Return the words for the score of real records in the place of synthetic ones."""
-    return "" if value is None else f"{shown(value)} for real ones"
+    return "" if value is None else f"{format_score(value)} for real ones"
 
 
-def shown(value: float | None) -> str:
+def format_score(value: float | None) -> str:
     """Write three significant digits of a score, or fewer.
 
     Example:
-        >>> shown(0.8571), shown(0.00123), shown(0.0), shown(1234.5), shown(None), shown(-0.25)
-        ('0.857', '0.0012', '0', '1,234', '', '-0.250')
+        >>> [format_score(value) for value in (0.8571, 0.00123, 0.0, 1234.5, None, -0.25)]
+        ['0.857', '0.0012', '0', '1,234', '', '-0.250']
     """
     if value is None:
         return ""

@@ -75,12 +75,12 @@ class SeriesDistance(TwoSided):
 
     def compute(self) -> dict[str, Tensor]:
         """Return rms differences of ``mean``, ``spread`` and ``autocorrelation``; total variation of ``shape``."""
-        found = {}
+        distances = {}
         for name, (synthetic, real) in self.curves().items():
             difference = synthetic - real
             mean_square = difference.square().sum() / max(1, len(difference))
-            found[name] = 0.5 * difference.abs().sum() if name == "shape" else mean_square.sqrt()
-        return found
+            distances[name] = 0.5 * difference.abs().sum() if name == "shape" else mean_square.sqrt()
+        return distances
 
 
 def _shapes(values: np.ndarray) -> np.ndarray:
@@ -238,7 +238,7 @@ def nearest_series(
 
 def _distances(one: np.ndarray, real: np.ndarray, band: int) -> np.ndarray:
     # The library's window is the first shift that is not allowed.
-    found = dtw_ndim.distance_matrix_fast(
+    distances = dtw_ndim.distance_matrix_fast(
         np.concatenate([one[None], real]),
         real.shape[2],
         window=band + 1,
@@ -246,7 +246,7 @@ def _distances(one: np.ndarray, real: np.ndarray, band: int) -> np.ndarray:
         compact=True,
         parallel=False,
     )
-    return np.asarray(found)
+    return np.asarray(distances)
 
 
 @register(

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from lightning_dpgen.common.folders import owner_only
 from lightning_dpgen.metrics.evaluation import Evaluation
-from lightning_dpgen.metrics.measure import Plot, meaning, measures_of, shown
+from lightning_dpgen.metrics.measure import Plot, format_score, meaning, measures_of
 from lightning_dpgen.metrics.summaries import FIGURES, Summary
 from lightning_dpgen.release.pages import private_plots as plots
 from lightning_dpgen.release.pages.report import environment
@@ -49,7 +49,7 @@ def write_private_report(
         OSError: where the page cannot be written.
     """
     page = environment(autoescape=True)
-    page.filters |= {"score": shown, "printable": partial(printable, most=_LETTERS)}
+    page.filters |= {"score": format_score, "printable": partial(printable, most=_LETTERS)}
     sections = measures_of(evaluation.kind)
     text = page.get_template("private_report.html.jinja").render(
         title=title,
