@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lightning_dpgen.data.conditions import EQUAL, UNEQUAL, Condition, Said
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.data.names import LABEL, Name, one_of, positions, shown
+from lightning_dpgen.data.names import LABEL, Name, one_of, positions, quote
 
 
 class Schema(ABC):
@@ -163,9 +163,9 @@ class LabelledSchema(Schema):
         """
         classes = self.class_names
         if not classes:
-            raise ValueError(f"column {shown(said.column)}: the records have no label, so no condition can be set on one")
+            raise ValueError(f"column {quote(said.column)}: the records have no label, so no condition can be set on one")
         if said.column != LABEL:
-            raise ValueError(f"column {shown(said.column)}: a condition can be set on the column {LABEL!r} alone")
+            raise ValueError(f"column {quote(said.column)}: a condition can be set on the column {LABEL!r} alone")
         if said.operator not in (EQUAL, UNEQUAL):
             raise ValueError(f"column {LABEL!r}: {said.operator} has no meaning here: expected = or !=")
         chosen = frozenset(_place(classes, value) for value in said.values)
@@ -188,7 +188,7 @@ def _place(classes: tuple[Name, ...], value: Any) -> int:
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
         place = -1
     if place < 0:
-        raise ValueError(f"column {LABEL!r}: {shown(value)}: expected {one_of(classes)}")
+        raise ValueError(f"column {LABEL!r}: {quote(value)}: expected {one_of(classes)}")
     return place
 
 
@@ -257,7 +257,7 @@ def first_difference(expected: Schema, found: Schema) -> str | None:
     """
     ours, theirs = _parts(expected), _parts(found)
     for name in ours | theirs:
-        here, there = (shown(parts[name]) if name in parts else "not described" for parts in (ours, theirs))
+        here, there = (quote(parts[name]) if name in parts else "not described" for parts in (ours, theirs))
         if ours.get(name) != theirs.get(name):
             return f"{name} is {there} there and {here} here"
     return None
@@ -274,6 +274,6 @@ def _parts(schema: Schema) -> dict[str, Any]:
     # The order of columns is that of the numbers of a record.
     parts["the order of columns"] = [column["name"] for column in columns]
     for column in columns:
-        name = shown(column.pop("name"))
+        name = quote(column.pop("name"))
         parts |= {f"{key} of column {name}": value for key, value in column.items() if key != "description"}
     return parts

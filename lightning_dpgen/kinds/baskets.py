@@ -17,7 +17,7 @@ from lightning_dpgen.data.baskets.form import BASKET, ITEM, LINES, BasketForm
 from lightning_dpgen.data.baskets.reading import OUTSIDE_COUNTED, basket_keys, read_baskets
 from lightning_dpgen.data.baskets.schema import MOST_ITEMS, NO_UNIVERSE, BasketSchema, read_items
 from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET
-from lightning_dpgen.data.names import is_name, names_type, shown
+from lightning_dpgen.data.names import is_name, names_type, quote
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.tables.description import KEYS, PRIVATE
 from lightning_dpgen.data.tables.search import Part
@@ -54,7 +54,7 @@ class BasketFile(Source):
                 items = spec.items if isinstance(spec.items, list) else read_items(spec.items)
         if not isinstance(spec.classes, list | tuple | None):
             raise UsageError(
-                f"data.classes={shown(spec.classes)}: expected names in a list, as in data.classes=[day,night]"
+                f"data.classes={quote(spec.classes)}: expected names in a list, as in data.classes=[day,night]"
             )
         # Fewer may be found than a basket holds.
         most = min(spec.max_items, len(items)) if private else spec.max_items

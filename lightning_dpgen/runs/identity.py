@@ -13,7 +13,7 @@ from jsonschema import Validator
 
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.common.strict_json import check_shape, shape
-from lightning_dpgen.data.names import shown
+from lightning_dpgen.data.names import quote
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.specs.usage_error import UsageError
@@ -122,7 +122,7 @@ def _different(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _refuse_others(before: Mapping[str, Any], now: Mapping[str, Any], folder: RunFolder) -> None:
     if different := _different(before, now):
-        told = ((name, shown(before.get(name)), shown(now.get(name))) for name in different[:3])
+        told = ((name, quote(before.get(name)), quote(now.get(name))) for name in different[:3])
         changes = "; ".join(f"{name} was {was} and is {now_is}" for name, was, now_is in told)
         raise UsageError(
             f"run_dir={folder.root}: holds an unfinished run with other settings ({changes}): give the same ones to go on, "

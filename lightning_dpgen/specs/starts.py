@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lightning_dpgen.common.folders import place_of
-from lightning_dpgen.data.declarations import shown
+from lightning_dpgen.data.declarations import as_text
 from lightning_dpgen.data.schema import Schema, first_difference
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Column
@@ -140,7 +140,7 @@ def _with_sizes(model: M, network: Any) -> M:
         own = getattr(model, name)
         if name in model.model_fields_set and own is not None and own != value:
             raise UsageError(
-                f"model.{name}={shown(own)}: expected {shown(value)}, as model.init={model.init} has it; leave it out, "
+                f"model.{name}={as_text(own)}: expected {as_text(value)}, as model.init={model.init} has it; leave it out, "
                 "or start from another release"
             )
     changed = model.changed(**found)

@@ -19,7 +19,7 @@ from lightning_dpgen.data.files.delimited import DelimitedText, RaggedRow, text_
 from lightning_dpgen.data.files.rows import is_text, rows_of
 from lightning_dpgen.data.files.text import UNREADABLE, ZERO_BYTE, damaged, decoded, opened
 from lightning_dpgen.data.files.values import ValueRows
-from lightning_dpgen.data.names import Name, plain, shown
+from lightning_dpgen.data.names import Name, plain, quote
 from lightning_dpgen.data.reading import Numbering, one_each
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -72,7 +72,7 @@ def entries_of(source: Any, form: BasketForm, names: Sequence[Name] = ()) -> Ite
 def _lines(path: Path, form: BasketForm, separator: str | None) -> Iterator[Entries]:
     if form.person is not None:
         raise BadRecords(
-            f"{path}: a file of one basket in each line has no column {shown(form.person)} of persons: write rows with a "
+            f"{path}: a file of one basket in each line has no column {quote(form.person)} of persons: write rows with a "
             "basket id, an item and a person in each"
         )
     quoted = separator is not None and len(separator.encode()) == 1
@@ -206,7 +206,7 @@ def _lists(file: RowSource, items: str, label: str | None, person: str | None) -
         for i, value in enumerate(lists):
             if not isinstance(value, list):
                 raise BadRecords(
-                    f"{file.where}, {basket_place(done + i)}: {shown(items)} holds {shown(value)}: expected a list, "
+                    f"{file.where}, {basket_place(done + i)}: {quote(items)} holds {quote(value)}: expected a list, "
                     "of items, or two columns, of basket ids and items"
                 )
         extra = dict(zip(besides, more, strict=True))
@@ -234,7 +234,7 @@ def _simple(values: pa.Array, name: str, where: str) -> pa.Array:
     values = plain(values)
     kind = values.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind)):
-        raise BadRecords(f"{where}: the column {shown(name)} is of {kind}: expected text or whole numbers")
+        raise BadRecords(f"{where}: the column {quote(name)} is of {kind}: expected text or whole numbers")
     return values
 
 
@@ -259,7 +259,7 @@ def heads_in_memory(n: int, labels: Sequence | None, persons: Sequence | None) -
     extra = []
     for what, values in (("label", labels), ("person", persons)):
         if not one_each(values, n):
-            raise BadRecords(f"{what}={shown(values)}: expected one value for each of the baskets")
+            raise BadRecords(f"{what}={quote(values)}: expected one value for each of the baskets")
         extra.append(None if values is None else _typed(list(values), basket_place))
     return np.arange(n), *extra
 
@@ -274,7 +274,7 @@ def _typed(values: list, place: Callable[[int], str]) -> pa.Array:
     kind = pa.int64() if whole and values else pa.string()
     for i, value in enumerate(values):
         if not whole and not isinstance(value, str):
-            raise BadRecords(f"{place(i)}: {shown(value)}: expected all text, or all whole numbers")
+            raise BadRecords(f"{place(i)}: {quote(value)}: expected all text, or all whole numbers")
     try:
         return pa.array(values, kind)
     except (OverflowError, pa.ArrowException, UnicodeError) as error:

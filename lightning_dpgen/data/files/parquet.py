@@ -13,7 +13,7 @@ from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.blocks import Block, RowSource, WrappedRows
 from lightning_dpgen.data.files.kinds import PARQUET, TEXT
 from lightning_dpgen.data.files.text import UNREADABLE, MissingData, TextRange, bare_name, damaged
-from lightning_dpgen.data.names import shown
+from lightning_dpgen.data.names import quote
 from lightning_dpgen.sampling.errors import BadRecords
 
 _ROWS_AT_ONCE = 1 << 16
@@ -162,7 +162,7 @@ def _files_of(folder: Path, text: bool) -> list[Path]:
     if others:
         kind = PARQUET if paths[0].suffix == PARQUET else "text"
         raise BadRecords(
-            f"{folder}: {shown(others[0])} lies beside the {kind} files and would not be read: expected these alone; "
+            f"{folder}: {quote(others[0])} lies beside the {kind} files and would not be read: expected these alone; "
             "name one file, or move the others away"
         )
     return paths
@@ -204,7 +204,7 @@ def _difference(first: RowSource, other: RowSource) -> str:
     pairs = zip(zip(first.columns, kinds, strict=True), zip(other.columns, other_kinds, strict=True), strict=True)
     for (name, kind), (own, own_kind) in pairs:
         if name != own:
-            return f": {shown(own)} in place of {shown(name)}; write all files with the same columns in one order"
+            return f": {quote(own)} in place of {quote(name)}; write all files with the same columns in one order"
         if kind != own_kind:
-            return f": {shown(name)} is {own_kind} and not {kind}; write all files with the same types"
+            return f": {quote(name)} is {own_kind} and not {kind}; write all files with the same types"
     return ""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lightning_dpgen.data.files.arrays import ENDINGS, load_arrays
 from lightning_dpgen.data.files.text import UNREADABLE, check_there
 from lightning_dpgen.data.layout import Encoded, smallest_integer
-from lightning_dpgen.data.names import shown
+from lightning_dpgen.data.names import quote
 from lightning_dpgen.data.reading import Numbering, Reading, check_outside, class_positions, one_each
 from lightning_dpgen.data.series.files import SeriesBlock, long_series, series_rows, wide_series
 from lightning_dpgen.data.series.form import SeriesForm
@@ -101,7 +101,7 @@ def read_series(
     # The names of another file's columns are looked for, and not asked for.
     shape = SeriesForm(**said, person=person) if said else replace(schema.written, columns=None, person=person)
     if shape.time is not None and not schema.steps:
-        raise ValueError(f"time={shown(shape.time)}: expected a schema with steps, the public times of a series")
+        raise ValueError(f"time={quote(shape.time)}: expected a schema with steps, the public times of a series")
     file = series_rows(source, schema, shape, drop_ragged=shape.form == "wide" and outside == "clamp")
     if shape.form == "wide":
         for block in wide_series(file, schema, shape):
@@ -225,7 +225,7 @@ def _one_each(values: Any, array: np.ndarray, what: str) -> pa.Array | None:
     if values is None:
         return None
     if not one_each(values, len(array)):
-        raise BadRecords(f"{what}={shown(values)}: expected one value for each of the series")
+        raise BadRecords(f"{what}={quote(values)}: expected one value for each of the series")
     try:
         found = pa.array(values)
     except UNREADABLE as error:

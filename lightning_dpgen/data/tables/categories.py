@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from lightning_dpgen.data.discovery.value_grid import ValueGrid
 from lightning_dpgen.data.names import are_numbers, one_of, texts_of
-from lightning_dpgen.data.tables.arrays import Misfit, how_to_correct, shown, wrong_type
+from lightning_dpgen.data.tables.arrays import Misfit, how_to_correct, quote_cell, wrong_type
 from lightning_dpgen.data.tables.column import BadSchema, Beyond, Key, Modelled, is_text, shortened
 from lightning_dpgen.data.tables.description import (
     KEYS,
@@ -248,7 +248,7 @@ class Category(Modelled):
             expected = one_of(self.values) if self.kind is not bool else " or ".join(self.words or ("true", "false"))
             likely = likely_advice(str(values[row].as_py()), "category")
             advice = how_to_correct(values, row, f"{advice}; {likely}" if likely else advice)
-            raise Misfit(row, f"{shown(values, row)}: expected {expected}", advice)
+            raise Misfit(row, f"{quote_cell(values, row)}: expected {expected}", advice)
         counted[f"{self.name}: {NOT_LISTED}"] += int(unlisted.sum())
         codes[unlisted] = moves_to
         return codes, None

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from lightning_dpgen.common.nearest_word import nearest, suggest
-from lightning_dpgen.data.declarations import shown
+from lightning_dpgen.data.declarations import as_text
 from lightning_dpgen.data.files.text import CHARSETS, UTF8, charset_of
 from lightning_dpgen.data.tables.categories import BooleanDescription, CategoryDescription
 from lightning_dpgen.data.tables.column import BadSchema, Column, is_text, shortened
@@ -263,7 +263,7 @@ def _properties(kind: type[Description]) -> dict[str, Any]:
 def meaning_of(field: FieldInfo) -> tuple[str, str]:
     """Return the meaning of a key, and its default, in words."""
     meaning, _, default = " ".join((field.description or "").split()).partition(" (default: ")
-    usual = "none" if field.default in (None, "", (), {}) else shown(field.default)
+    usual = "none" if field.default in (None, "", (), {}) else as_text(field.default)
     return meaning, default.removesuffix(")") or usual
 
 

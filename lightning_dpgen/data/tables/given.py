@@ -17,7 +17,7 @@ from lightning_dpgen.common.plain_text import listed, say_count
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.reading import CLAMP, REFUSE
-from lightning_dpgen.data.tables.arrays import Misfit, is_empty, plain, shown
+from lightning_dpgen.data.tables.arrays import Misfit, is_empty, plain, quote_cell
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled, shortened
 from lightning_dpgen.data.tables.description import Dropped, Fake
@@ -406,7 +406,7 @@ def _moved(column: Modelled, values: pa.Array) -> list[tuple[tuple[str, str | No
         try:
             kept = values.take(pa.array(rows)).cast(column.arrow)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise Misfit(int(rows[0]), f"{shown(values, int(rows[0]))} is {own.what}", "correct it") from None
+            raise Misfit(int(rows[0]), f"{quote_cell(values, int(rows[0]))} is {own.what}", "correct it") from None
         found.append(((own.what, own.becomes), rows, kept))
     return found
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.discovery.value_grid import ValueGrid
-from lightning_dpgen.data.tables.arrays import Misfit, shown
+from lightning_dpgen.data.tables.arrays import Misfit, quote_cell
 from lightning_dpgen.data.tables.bins import Bins, Density
 from lightning_dpgen.data.tables.column import BadSchema, Beyond, Key, Modelled
 from lightning_dpgen.data.tables.likely_rows import with_likely_keys
@@ -182,7 +182,7 @@ class Numeric(Modelled):
             bound = f"below low, {self.low}" if below else f"above high, {self.high}"
             raise Misfit(
                 row,
-                f"{shown(values, row)} is {bound}",
+                f"{quote_cell(values, row)} is {bound}",
                 "correct it, change the bound in the schema, or let outside=clamp move it there",
             )
         for what, rows in outside.items():

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.data.files.blocks import Block
 from lightning_dpgen.data.reading import REFUSE, check_outside
-from lightning_dpgen.data.tables.arrays import BadValue, Misfit, is_empty, plain, shown
+from lightning_dpgen.data.tables.arrays import BadValue, Misfit, is_empty, plain, quote_cell
 from lightning_dpgen.data.tables.categories import NOT_LISTED, Category
 from lightning_dpgen.data.tables.column import Beyond, Modelled, shortened
 from lightning_dpgen.data.tables.constraints import Constraint
@@ -193,7 +193,7 @@ class _Fault:
             held = counts.field("values")
             for place, count in enumerate(counts.field("counts").to_pylist()):
                 text = pa.types.is_string(held.type)
-                self.values[held[place].as_py() if text else shown(held, place)] += count
+                self.values[held[place].as_py() if text else quote_cell(held, place)] += count
             self.values = Counter(dict(self.values.most_common(_MOST_COUNTED)))
 
 

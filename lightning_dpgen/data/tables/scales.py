@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.data.names import are_numbers, floats_of
-from lightning_dpgen.data.tables.arrays import Misfit, parsed, shown, wrong_type
+from lightning_dpgen.data.tables.arrays import Misfit, parsed, quote_cell, wrong_type
 
 # Beyond these, float64 has no room for whole numbers, or for widths of bins.
 LARGEST_WHOLE, LARGEST = 2**53, 1e100
@@ -95,7 +95,7 @@ class Integers(Scale):
         broken = found != np.rint(found)
         if broken.any():
             row = int(broken.argmax())
-            raise Misfit(row, f"{shown(texts, row)}: expected {self.expected}")
+            raise Misfit(row, f"{quote_cell(texts, row)}: expected {self.expected}")
         return found
 
     def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:
@@ -144,7 +144,7 @@ class Decimals(Scale):
         broken = np.isnan(found)
         if broken.any():
             row = int(broken.argmax())
-            problem = f"{shown(texts, row)}: expected {self.expected}"
+            problem = f"{quote_cell(texts, row)}: expected {self.expected}"
             raise Misfit(row, problem, "correct it, or list it under missing_values")
         with np.errstate(over="ignore"):
             return found if self.decimals is None else np.rint(found * self.unit)
@@ -302,7 +302,7 @@ class Times(Scale):
             try:
                 seconds = parsed(whole, pa.timestamp("us"), self.expected).cast(pa.int64()).to_numpy() // _MICROS
             except Misfit as misfit:
-                raise Misfit(misfit.row, f"{shown(values, misfit.row)}: expected {self.expected}") from None
+                raise Misfit(misfit.row, f"{quote_cell(values, misfit.row)}: expected {self.expected}") from None
         elif pa.types.is_time(values.type):
             whole_number = pa.int32() if pa.types.is_time32(values.type) else pa.int64()
             seconds = values.cast(whole_number).to_numpy() // _PER_SECOND[values.type.unit]

@@ -21,7 +21,7 @@ from lightning_dpgen.data.files.parquet import FileRows, FolderRows
 from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.files.text import WHOLE, MissingData, TextRange, check_there
 from lightning_dpgen.data.names import are_numbers, plain
-from lightning_dpgen.data.tables.arrays import Misfit, shown
+from lightning_dpgen.data.tables.arrays import Misfit, quote_cell
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Column, shortened
 from lightning_dpgen.data.tables.likely_rows import likely_advice
@@ -100,7 +100,7 @@ def _refusal(form: WrittenForm, values: pa.Array, row: int) -> Misfit:
     kinds = (form.kind,) if isinstance(form, MomentForm) else ("integer", "number")
     advice = likely_advice(values[row].as_py(), *kinds)
     likely = f"; {advice}" if advice else ""
-    problem = f"{shown(values, row)}: expected {form.declared}, as the schema declares, such as {form.example}"
+    problem = f"{quote_cell(values, row)}: expected {form.declared}, as the schema declares, such as {form.example}"
     return Misfit(row, problem, f"correct the value or the schema{likely}")
 
 

@@ -25,7 +25,7 @@ from lightning_dpgen.privacy.noise.stream import SECURE
 from lightning_dpgen.release.certificate import INIT, TRUNCATED_LOTS, found_privately, paragraphs, selected
 from lightning_dpgen.release.files import CERTIFICATE, PROJECTED, SYNTHETIC
 from lightning_dpgen.release.pages.report import TEMPLATES, describe_purchase, describe_stage, environment
-from lightning_dpgen.release.pages.text import listed, markdown, printable, value_text
+from lightning_dpgen.release.pages.text import join_values, markdown, printable, value_text
 from lightning_dpgen.release.verdict import Verdict
 
 # Guesses of an attacker before the release, as probabilities.
@@ -149,7 +149,7 @@ def _templates() -> jinja2.Environment:
         "cell": _cell,
         "count": lambda number: f"{number:,}",
         "exact": _exact,
-        "listed": listed,
+        "join_values": join_values,
         "markdown": markdown,
         "odds": _odds,
         "percent": lambda prior, epsilon: _percent(*posterior(prior, epsilon)),

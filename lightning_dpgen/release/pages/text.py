@@ -23,11 +23,11 @@ def printable(text: Any, most: int = 24) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def listed(values: Sequence[Any], most: int = 12, letters: int = 40) -> str:
+def join_values(values: Sequence[Any], most: int = 12, letters: int = 40) -> str:
     """Write the first few values in one line, and how many more there are.
 
     Example:
-        >>> listed(["a", "b", "c"], most=2)
+        >>> join_values(["a", "b", "c"], most=2)
         'a, b and 1 more'
     """
     named = ", ".join(value_text(value, letters) for value in values[:most])
@@ -48,7 +48,7 @@ def value_text(value: Any, letters: int = 40) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list | tuple):
-        return listed(value, letters=letters) or "(empty)"
+        return join_values(value, letters=letters) or "(empty)"
     return printable(value, letters) or "(empty)"
 
 
