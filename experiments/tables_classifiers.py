@@ -29,7 +29,7 @@ from sklearn.metrics import roc_auc_score
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.tables.descriptions import column_of
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.measure.tables import TableRecipe, pays_by_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.account import Account

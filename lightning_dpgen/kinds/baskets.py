@@ -120,10 +120,10 @@ class Baskets(Kind):
 
     def describe(self, schema: BasketSchema) -> tuple[str, list[Any]]:
         from lightning_dpgen.release.drawing.described import Described, describe_label
-        from lightning_dpgen.release.pages.text import listed
+        from lightning_dpgen.release.pages.text import join_values
 
         most = f"at most {schema.max_items:,} of {len(schema.items):,}"
-        items = Described("items", "set", listed(schema.items), most)
+        items = Described("items", "set", join_values(schema.items), most)
         return f"sets of {most} items", [items, *describe_label(schema)]
 
     def show(self, path: Path, schema: BasketSchema) -> Any:

@@ -157,7 +157,7 @@ class LabelledNetwork(nn.Module):
         ValueError: for other records, or crossings.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> from lightning_dpgen.data.tables.schema import TableSchema
         >>> columns = [column_of(name, {"type": "boolean"}) for name in ("smoker", "ill")]
         >>> network = LabelledNetwork(StackedProducts(TableSchema(tuple(columns), label="ill"), k=3))

@@ -28,9 +28,8 @@ from lightning_dpgen.release.drawing.model_files import write_model
 from lightning_dpgen.release.drawing.release import Release
 from lightning_dpgen.release.files import ANSWERS, FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
 from lightning_dpgen.release.pages.croissant import write_croissant
-from lightning_dpgen.release.pages.examples import example_condition, size_category
 from lightning_dpgen.release.pages.report import write_pages
-from lightning_dpgen.release.pages.text import printable, sentence
+from lightning_dpgen.release.pages.text import example_condition, printable, sentence, size_category
 from lightning_dpgen.release.publishing.licenses import LICENSE
 from lightning_dpgen.release.rows.pictures import MOST_ROWS
 from lightning_dpgen.release.rows.tables import write_table

@@ -19,8 +19,8 @@ from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.conditions import Said
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.drawing import draws
 from lightning_dpgen.release.drawing.description import conditions_on

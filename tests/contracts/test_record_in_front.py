@@ -24,9 +24,9 @@ from lightning_dpgen.data.discovery.value_tree import find_values
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.gradients.clipping import DPNorm, Quantile
 from lightning_dpgen.gradients.engines import ENGINES

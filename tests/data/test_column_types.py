@@ -11,10 +11,10 @@ import pytest
 
 from lightning_dpgen.data.schema import first_difference
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.data.tables.sources import declared_types
 from lightning_dpgen.release.rows.output_format import OutputFormat
 from lightning_dpgen.release.rows.tables import write_table

@@ -5,8 +5,8 @@ import pytest
 
 from lightning_dpgen.data.tables.column import BadSchema, Column
 from lightning_dpgen.data.tables.description import Unfilled
-from lightning_dpgen.data.tables.descriptions import KINDS, column_of, describe
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.data.tables.schema_keys import KINDS, column_of, describe
 from lightning_dpgen.data.tables.search import Search
 
 AGE = {"type": "integer", "low": "private", "high": "private", "missing": True}

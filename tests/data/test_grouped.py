@@ -15,9 +15,9 @@ from lightning_dpgen.data.conditions import Said
 from lightning_dpgen.data.discovery.value_tree import find_values
 from lightning_dpgen.data.tables.categories import MANY, Category
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.grouped import CERTAIN, GROUPS, MOST_COMMON, MOST_KINDS, Grouped
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.measure.pair_tables import FoundRule, with_rules
 from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.runs.warnings import noise_warnings

@@ -15,10 +15,10 @@ from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.runs import table, warnings
 

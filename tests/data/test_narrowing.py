@@ -7,10 +7,10 @@ import pytest
 
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.constraint_texts import parse_constraints
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.narrowing import Impossible, narrowed
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_advice import warnings_of
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.data.tables.value_set import all_values
 from lightning_dpgen.release.drawing.description import conditions_on
 

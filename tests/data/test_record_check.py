@@ -10,11 +10,11 @@ import pytest
 import lightning_dpgen
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.reading import COMMENTED, read_open_columns, read_table
 from lightning_dpgen.data.tables.record_check import check_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.sampling.errors import BadRecords
 
 DAY = datetime.date

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from random_tables import schemas
 
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.descriptions import KINDS, TableKeys
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_leniently, parse_schema, read_schema, schema_text, value_text
+from lightning_dpgen.data.tables.schema_keys import KINDS, TableKeys
 
 WILD = st.text(max_size=12) | st.sampled_from([
     "yes", "no", "null", "~", "1e5", "010", "0x1f", "12:30", "2020-01-01", "???", "TODO", "", "=", "<<", "- a", "a: b", "#",

@@ -14,9 +14,9 @@ from lightning_dpgen.data.conditions import Said, parse_condition
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.arrays import BadValue
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.data.tables.schema_keys import column_of
 
 SOME = settings(max_examples=20, deadline=None)
 ROWS, SEEDS = st.integers(0, 12), st.integers(0, 2**32)

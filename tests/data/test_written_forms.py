@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from lightning_dpgen.data.files.text import CHARSETS
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.moment_form import MomentForm
 from lightning_dpgen.data.tables.reading import COMMENTED, UNNAMED, read_open_columns, read_table
 from lightning_dpgen.data.tables.scales import MOMENTS
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_draft import draft_of_file, draft_text
 from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.data.tables.sources import table_source
 from lightning_dpgen.data.tables.value_set import value_of
 from lightning_dpgen.data.tables.written_form import DECIMALS, THOUSANDS, NumberForm, negatives_of, problem_of_unit

@@ -7,8 +7,8 @@ from marks import only
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.measure import labels
 from lightning_dpgen.measure.labels import LABELS, LabelRecipe
 from lightning_dpgen.models.forests import StackedProducts

@@ -10,8 +10,8 @@ from scipy.stats import chisquare
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.models.forests import StackedProducts
 from lightning_dpgen.models.generators import StackedGenerator
 from lightning_dpgen.models.labelled import KNOTS, LabelledNetwork, added_up, feature_count

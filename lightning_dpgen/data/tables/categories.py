@@ -94,6 +94,9 @@ class CategoryDescription(_Words):
     def unfinished(self) -> str | None:
         return KEYS if self.values == PRIVATE else None
 
+    def _always_dumped(self) -> set[str]:
+        return {"counts_noise"} if self.counts else set()
+
     def check(self) -> None:
         super().check()
         if self.unfinished:
@@ -146,7 +149,7 @@ class Category(Modelled):
     rare values are learned together (`Grouped`).
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> city = {"type": "category", "values": ["Oslo", "Rome", "elsewhere"], "other": "elsewhere"}
         >>> counted = Counter()
         >>> column_of("city", city).encode(pa.array(["Rome", "Bonn"]), True, counted)[0].tolist(), dict(counted)
@@ -261,7 +264,7 @@ class Category(Modelled):
         """Return what a schema may declare so that an unlisted value is one of those that are listed.
 
         Example:
-            >>> from lightning_dpgen.data.tables.descriptions import column_of
+            >>> from lightning_dpgen.data.tables.schema_keys import column_of
             >>> column_of("city", {"type": "category", "values": ["Oslo", "Rome"]}).likely_cures("OSLO")
             ["declare ignore_case: true if 'OSLO' is 'Oslo'"]
         """

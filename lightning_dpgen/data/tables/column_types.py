@@ -93,7 +93,7 @@ def named_types(kinds: Mapping[str, Any], columns: Mapping[str, Modelled]) -> di
         columns: as the schema declares them.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> age = column_of("age", {"type": "integer", "low": 0, "high": 99})
         >>> named_types({"age": np.dtype("int8")}, {"age": age})
         {'age': 'int8'}
@@ -171,7 +171,7 @@ def holds(name: str, column: Modelled) -> bool:
     """Tell whether a type holds every value that a column may have.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> age = column_of("age", {"type": "integer", "low": 0, "high": 300})
         >>> holds("int8", age), holds("int16", age), holds("category", age)
         (False, True, False)

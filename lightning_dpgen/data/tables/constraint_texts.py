@@ -68,7 +68,7 @@ def parse_constraints(declared: Sequence[Any], columns: Mapping[str, Modelled | 
         BadSchema: for anything else than a list, or constraints of which two determine one column, or in a circle.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> columns = {name: column_of(name, {"type": "integer", "low": 0, "high": 9}) for name in ("a", "b", "c")}
         >>> [constraint.derives for constraint in parse_constraints(["a <= b", "c = a + b"], columns, "constraints")]
         ['c', None]

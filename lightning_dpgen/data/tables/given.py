@@ -20,8 +20,8 @@ from lightning_dpgen.data.reading import CLAMP, REFUSE
 from lightning_dpgen.data.tables.arrays import Misfit, is_empty, plain, quote_cell
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled, shortened
-from lightning_dpgen.data.tables.description import Dropped, Fake
 from lightning_dpgen.data.tables.grouped import choices_of
+from lightning_dpgen.data.tables.made_up import Dropped, Fake
 from lightning_dpgen.data.tables.narrowing import Impossible
 from lightning_dpgen.data.tables.row_rules import Cells, with_cells
 from lightning_dpgen.data.tables.schema import TableSchema

@@ -35,7 +35,7 @@ class Grouped(Modelled):
         kinds: (values,) whole numbers; public. None where all values are of one kind.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> city = {"type": "category", "values": ["a", "b", "c", "d"], "counts": [2, 90, 1, -3], "counts_noise": 2}
         >>> column = Grouped.of(column_of("city", city))
         >>> column.present, column.encode(pa.array(["b", "a"]), False, Counter())[0].tolist(), column.present_names[0]

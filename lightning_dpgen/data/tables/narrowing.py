@@ -62,7 +62,7 @@ def narrowed(constraints: Sequence[Constraint], columns: Mapping[str, Modelled],
 
     Example:
         >>> from lightning_dpgen.data.tables.constraint_texts import parse_constraints
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> from lightning_dpgen.data.tables.value_set import all_values
         >>> columns = {name: column_of(name, {"type": "integer", "low": 0, "high": 9}) for name in ("a", "b", "c")}
         >>> constraints = parse_constraints(["a < b", "b < c"], columns, "constraints")

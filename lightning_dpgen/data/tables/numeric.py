@@ -34,7 +34,7 @@ class Numeric(Modelled):
     there is one. A scaled column is exact for up to 2^24 + 1 whole values, else on a grid of as many.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> age = column_of("age", {"type": "integer", "low": 17, "high": 90, "bins": 4})
         >>> codes, _ = age.encode(pa.array(["17", "90", "40"]), False, Counter())
         >>> codes.tolist(), age.choices

@@ -32,7 +32,7 @@ class Relative(Column):
         apart: the distances, in whole days of dates, in units of the resolution of times, or as the numbers are.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> stay = column_of("discharged", {
         ...     "type": "date", "low": "2023-01-01", "high": "2025-12-31", "relative_to": "admitted", "distance": [0, 180],
         ... })

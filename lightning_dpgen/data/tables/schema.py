@@ -23,12 +23,12 @@ from lightning_dpgen.data.tables.arrays import BadValue, Misfit
 from lightning_dpgen.data.tables.categories import MANY, Category
 from lightning_dpgen.data.tables.column import BadParts, BadSchema, Column, Key, Modelled, shortened
 from lightning_dpgen.data.tables.column_types import holds, named_types
-from lightning_dpgen.data.tables.description import Dropped, Fake
-from lightning_dpgen.data.tables.descriptions import TableKeys, column_of
 from lightning_dpgen.data.tables.grouped import choices_of
+from lightning_dpgen.data.tables.made_up import Dropped, Fake
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import RELATIVE_TO, Relative, ticks_of
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, Cells, RowRules
+from lightning_dpgen.data.tables.schema_keys import TableKeys, column_of
 from lightning_dpgen.data.tables.search import Search
 from lightning_dpgen.data.tables.value_set import value_set
 from lightning_dpgen.data.tables.written_form import NumberForm, WrittenForm, problem_of_signs
@@ -279,7 +279,7 @@ class TableSchema(Schema):
     def with_fakes(self, values: pa.RecordBatch, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
         """Return rows with columns that are made up; row numbers follow those of `before` records."""
         arrays = [
-            column.made(values.num_rows, random, before) if isinstance(column, Fake) else values.column(column.name)
+            column.make(values.num_rows, random, before) if isinstance(column, Fake) else values.column(column.name)
             for column in self.columns
             if column.arrow is not None
         ]

@@ -14,12 +14,12 @@ from lightning_dpgen.data.conditions import quoted_name
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.categories import MANY, Category
 from lightning_dpgen.data.tables.constraint_texts import parse_constraints
-from lightning_dpgen.data.tables.descriptions import KINDS, keys_of, meaning_of
 from lightning_dpgen.data.tables.grouped import GROUPS
 from lightning_dpgen.data.tables.likely_form import likely_code
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import KINDS, keys_of, meaning_of
 
 # Records behind a value of a category in units of its noise.
 _CLEAR = 3.0
@@ -39,7 +39,7 @@ def warnings_of(schema: TableSchema, n: int | None = None, noise: float | None =
         noise: the standard deviation of the noise in a count, if one column alone had the budget; None without one.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> column = column_of("previous", {"type": "integer", "low": 0, "high": 300, "bins": 29})
         >>> list(warnings_of(TableSchema((column,))))[0][1][:60]
         'each of 29 bins of equal width holds about 10 values, which '
@@ -70,7 +70,7 @@ def warning_of_few(schema: TableSchema, n: int, noise: float) -> str | None:
         noise: the standard deviation of the noise in a count, if one column alone had the budget.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> columns = [column_of(name, {"type": "integer", "low": 0, "high": 9, "bins": 10}) for name in "abcdefgh"]
         >>> [warning_of_few(TableSchema(tuple(columns)), n, 1.3) is None for n in (100, 1000)]
         [False, True]

@@ -23,7 +23,6 @@ from lightning_dpgen.data.files.text import UTF8, bare_name
 from lightning_dpgen.data.files.values import Nested
 from lightning_dpgen.data.files.workbook import WorkbookRows
 from lightning_dpgen.data.names import plain, texts_of
-from lightning_dpgen.data.tables.descriptions import KINDS
 from lightning_dpgen.data.tables.likely_form import (
     TRUTH,
     example_of,
@@ -53,6 +52,7 @@ from lightning_dpgen.data.tables.likely_rows import (
 from lightning_dpgen.data.tables.moment_form import MomentForm
 from lightning_dpgen.data.tables.scales import MOMENTS, Datetimes, Decimals, Integers, Scale, is_zone
 from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
+from lightning_dpgen.data.tables.schema_keys import KINDS
 from lightning_dpgen.data.tables.sources import check_kind
 from lightning_dpgen.data.tables.written_form import NEEDED, NumberForm
 from lightning_dpgen.sampling.errors import BadRecords

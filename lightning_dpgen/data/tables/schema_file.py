@@ -16,10 +16,10 @@ from lightning_dpgen.common.strict_json import read_json
 from lightning_dpgen.data.files.text import check_there
 from lightning_dpgen.data.tables.column import BadParts, BadSchema, Column, shortened
 from lightning_dpgen.data.tables.description import Unfilled
-from lightning_dpgen.data.tables.descriptions import KINDS, TableKeys, column_of, describe
 from lightning_dpgen.data.tables.relative import RELATIVE_TO
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, FOUND
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import KINDS, TableKeys, column_of, describe
 
 # A draft holds one of these where a person has to decide.
 UNFILLED = ("???", "TODO")

@@ -40,7 +40,7 @@ class Search:
         declared: its description, with `PRIVATE` in some places.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import describe
+        >>> from lightning_dpgen.data.tables.schema_keys import describe
         >>> search = Search("age", describe("age", {"type": "integer", "low": "private", "high": "private"}))
         >>> search.find, search.complete([0, 127]).high
         ('bounds', 127)

@@ -96,7 +96,7 @@ def value_set(column: Modelled, said: Said) -> ValueSet:
         ValueError: for values that the column cannot have, an order of values without one, or a set that holds nothing.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> age = column_of("age", {"type": "integer", "low": 17, "high": 90})
         >>> value_set(age, Said("age", "!=", ("40",)))
         ValueSet(intervals=((17, 39), (41, 90)), missing=False)
@@ -193,7 +193,7 @@ def values_of(column: Modelled, values: Sequence[Any]) -> list[int | float | Non
         ValueError: for the first that the column cannot have.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> city = column_of("city", {"type": "category", "values": ["Oslo", "Rome"], "missing": True})
         >>> values_of(city, ["Rome", "", "Oslo"])
         [1, None, 0]

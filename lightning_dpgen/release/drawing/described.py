@@ -9,8 +9,8 @@ from lightning_dpgen.data.conditions import quoted_name
 from lightning_dpgen.data.schema import Schema, kind_of
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Column, Modelled
-from lightning_dpgen.data.tables.description import Dropped, Fake
 from lightning_dpgen.data.tables.grouped import Grouped
+from lightning_dpgen.data.tables.made_up import Dropped, Fake
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative
 from lightning_dpgen.measure.first_draw import FirstDraw

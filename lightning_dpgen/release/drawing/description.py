@@ -139,7 +139,7 @@ def conditions_on(schema: Schema, where: Where) -> dict[str, list[Condition]]:
         ValueError: naming the column, for one that there is not, or conditions that no record fulfils.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> from lightning_dpgen.data.tables.schema import TableSchema
         >>> schema = TableSchema((column_of("age", {"type": "integer", "low": 0, "high": 99, "bins": 10}),))
         >>> [condition.may for condition in conditions_on(schema, ["age >= 85", "age < 90"])["age"]][0]

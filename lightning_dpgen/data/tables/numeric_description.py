@@ -109,6 +109,9 @@ class NumericDescription(ModelledDescription):
         """True where it is cut into bins whose number is not declared."""
         return self.encoding == "bins" and self.bins is None and not self.edges
 
+    def _always_dumped(self) -> set[str]:
+        return {"density_noise"} if self.density else set()
+
     def check(self) -> None:
         super().check()
         if self.unfinished:
