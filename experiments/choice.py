@@ -165,7 +165,7 @@ class Halves:
     def __init__(self, name: str, seed: int) -> None:
         self.name, self.trial, self.seed = name, TABLES[name], seed
         # Values are compared, so bins do not matter.
-        self.schema = parse_schema(self.trial.schema).completed(2)
+        self.schema = parse_schema(self.trial.schema).with_bins(2)
 
     @cached_property
     def rows(self) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -141,7 +141,7 @@ class AdultBalanced(Tables):
         frame.iloc[np.sort(np.concatenate([few, chosen]))].drop(columns="education").to_csv(table, index=False)
         schema.unlink(missing_ok=True)
         columns = tuple(column for column in known.columns if column.name != "education")
-        schema.write_text(schema_text(known.changed(columns, header=True)), encoding="utf-8")
+        schema.write_text(schema_text(known.with_values(columns, header=True)), encoding="utf-8")
         return table, schema
 
 

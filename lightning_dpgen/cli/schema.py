@@ -237,7 +237,7 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
         warnings.append(("bins", text))
     if noise is not None:
         bins = default_bins(n, arguments.epsilon, default_delta(n))
-        if text := warning_of_few(schema.completed(bins), n, noise):
+        if text := warning_of_few(schema.with_bins(bins), n, noise):
             warnings.append((f"{say_count(n, 'record')} at epsilon {arguments.epsilon:g}", text))
     refused = len(problems)
     if noise is not None:
@@ -302,6 +302,6 @@ def _of_sample(schema: TableSchema, name: str) -> list[tuple[str, str]]:
     place = place_of(name)
     if not place.is_file():
         raise UsageError(f"--public-sample {name}: there is no such file{suggest_file(place)}")
-    decided = schema.completed(_BINS)
+    decided = schema.with_bins(_BINS)
     reading = read_table(place, decided, outside="clamp")
     return list(warnings_of_sample(schema, decided, reading.encoded, reading.counted))

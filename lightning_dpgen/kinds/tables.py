@@ -58,7 +58,7 @@ def with_common(schema: TableSchema, parts: Mapping[str, Part], most: float) -> 
         name: {"counts": [2.0 * CERTAIN * (place < common) for place in range(grid.span)], "noise": 1.0}
         for name, grid in grids.items()
     }
-    return schema.filled(counts)
+    return schema.with_discovery(counts)
 
 
 _BYTES_AT_ONCE = 1 << 24
@@ -112,7 +112,7 @@ class _TableSource(Source):
     def declare(self, discovery: dict[str, Any] | None = None) -> TableSchema:
         # Before anything was found, anything stands in its place.
         anything = {column.name: [0, 1] if column.find == BOUNDS else ["a"] for column in self.described.open}
-        return self.described.filled(discovery or anything)
+        return self.described.with_discovery(discovery or anything)
 
 
 class PublicTable(_TableSource, PublicSource):
@@ -286,7 +286,7 @@ class Tables(Kind):
         if bins is None:
             # Where n is still to be bought, records are only counted.
             bins = 1 if n is None else default_bins(n, assumed_epsilon(spec), spec.privacy.delta)
-        return schema.completed(bins)
+        return schema.with_bins(bins)
 
     def complete_measured(self, spec: Any, schema: TableSchema, defaults: Any) -> dict[str, Any]:
         from lightning_dpgen.measure.copulas import takes_copula

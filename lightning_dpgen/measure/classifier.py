@@ -159,7 +159,7 @@ class Spreads(Statistic):
 
 
 class DescribedGradient(Statistic):
-    """Sums of gradients of the softmax regression loss, each shortened to a bound (`labels.summed_gradients`).
+    """Sums of gradients of the softmax regression loss, each shortened to a bound (`label_gradients.summed_gradients`).
 
     The features of a record are its coordinates times a scale, and a 1.
 

@@ -311,12 +311,12 @@ def _with_all(schema: Schema, texts: Sequence[str]) -> Schema:
     Measurements are paid for, so there is a release whatever noise makes of the tables.
     """
     try:
-        return schema.changed(found_constraints=tuple(texts))
+        return schema.with_values(found_constraints=tuple(texts))
     except BadSchema:
         pass
     for text in texts:
         with suppress(BadSchema):
-            schema = schema.changed(found_constraints=(*schema.found_constraints, text))
+            schema = schema.with_values(found_constraints=(*schema.found_constraints, text))
     return schema
 
 

@@ -167,9 +167,9 @@ def take_bins(schema: Schema, initial: InitialNetwork) -> Schema:
         cut = ("bins", "edges", "density", "density_noise") + ("transform",) * bool(other.edges)
         same = (column.low, column.high, column.scale) == (other.low, other.high, other.scale)
         # Other bounds are refused where the schemas are compared.
-        return column.changed(**{name: getattr(other, name) for name in cut}) if same else column
+        return column.with_values(**{name: getattr(other, name) for name in cut}) if same else column
 
-    return schema.changed(map(taken, schema.columns))
+    return schema.with_values(map(taken, schema.columns))
 
 
 def check_records(spec: RunSpec, initial: InitialNetwork, schema: Schema, open_parts: Any) -> None:

@@ -114,7 +114,7 @@ columns:
   n: {type: integer, low: 1000, high: 9999}
   ok: {type: boolean}
   smokes: {type: boolean, words: [nein, ja]}
-""").completed(20)
+""").with_bins(20)
 
 
 def test_cells_of_a_workbook_are_of_the_kind_of_their_column(dpgen, tmp_path):

@@ -93,7 +93,7 @@ CASES = [
 def _drawn(frame, fields, missing):
     """Return a schema with the types of a frame, and records as a release of it draws them."""
     schema = TableSchema((column_of("a", fields | {"missing": missing}), column_of("b", {"type": "boolean"})))
-    schema = TableSchema.from_json(schema.with_types_of(declared_types(frame)).as_json()).completed(10)
+    schema = TableSchema.from_json(schema.with_types_of(declared_types(frame)).as_json()).with_bins(10)
     assert parse_schema(schema_text(schema)) == schema
     read = read_table(frame, schema).encoded
     return schema, schema.decode(read, np.random.default_rng(0))
@@ -141,7 +141,7 @@ def test_types_of_a_parquet_file_come_back(tmp_path, fields, column):
     table = pa.table({"a": column, "b": pa.array([True, False, True])})
     pa.parquet.write_table(table, tmp_path / "real.parquet")
     schema = TableSchema((column_of("a", fields | {"missing": column.null_count > 0}), column_of("b", BOOLEAN)))
-    schema = schema.with_types_of(declared_types(tmp_path / "real.parquet")).completed(10)
+    schema = schema.with_types_of(declared_types(tmp_path / "real.parquet")).with_bins(10)
     drawn = schema.decode(read_table(tmp_path / "real.parquet", schema).encoded, np.random.default_rng(0))
     write_table(tmp_path / "made.parquet", [drawn], schema.arrow, form=OutputFormat.of(schema))
     real, made = (pa.parquet.read_schema(tmp_path / f"{name}.parquet") for name in ("real", "made"))

@@ -135,10 +135,10 @@ def test_a_row_is_repaired_by_itself(seed, keep):
 def test_a_mapping_of_numbers_needs_no_bins():
     columns = "a: {type: integer, low: 0, high: 200}, b: {type: category, values: [x, y]}"
     schema = parse_schema(f"columns: {{{columns}}}\nconstraints: [{{column: b, of: a, mapping: {{0: x, 200: y}}}}]")
-    read = read_table(pd.DataFrame({"a": [0, 200], "b": ["x", "y"]}), schema.completed(10), values=True)
+    read = read_table(pd.DataFrame({"a": [0, 200], "b": ["x", "y"]}), schema.with_bins(10), values=True)
     assert read.values.column("b").tolist() == [0, 1]
     with pytest.raises(BadRecords, match="b follows from a with"):
-        read_table(pd.DataFrame({"a": [0, 200], "b": ["x", "x"]}), schema.completed(10))
+        read_table(pd.DataFrame({"a": [0, 200], "b": ["x", "x"]}), schema.with_bins(10))
 
 
 def test_records_are_held_to_them():
@@ -177,7 +177,7 @@ def test_a_computed_column_is_not_learned():
 def test_constraints_leave_the_conditional_distribution():
     """False alarm in 1 of 10,000: of independent columns, the rows that keep the constraint are as likely as before."""
     text = "columns: {a: {type: integer, low: 0, high: 2}, b: {type: integer, low: 0, high: 2}}"
-    free = parse_schema(text).completed(3)
+    free = parse_schema(text).with_bins(3)
     schema = TableSchema.from_json(free.as_json() | {"constraints": ["a <= b"]})
     release = release_of(schema, 4)
     means = release.mixture.network.means.double()

@@ -166,7 +166,7 @@ def test_undecided_columns_are_completed_by_a_public_number():
     )
     with pytest.raises(BadSchema, match="column 'kind': bins"):
         _ = schema.layout
-    assert schema.completed(20).layout.groups == (31, 20, 4, 5)
+    assert schema.with_bins(20).layout.groups == (31, 20, 4, 5)
 
 
 def test_a_table_of_constants_has_nothing_to_learn():

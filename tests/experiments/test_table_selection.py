@@ -32,7 +32,7 @@ def some_records(n, label=False, seed=0):
     if label:
         codes[:, -1] %= 2
         fields["l"] = {"type": "boolean"}
-    schema = schema_of({"columns": fields, **({"label": "l"} if label else {})}).completed(5)
+    schema = schema_of({"columns": fields, **({"label": "l"} if label else {})}).with_bins(5)
     return Records(schema, Encoded(np.zeros((n, 0), np.float32), codes.astype(np.uint8)))
 
 

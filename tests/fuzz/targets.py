@@ -265,7 +265,7 @@ def read_study(path: Path) -> None:
 def read_schemas(path: Path) -> None:
     schema = read_schema(path)
     if not schema.open:
-        _ = schema.completed(8).layout
+        _ = schema.with_bins(8).layout
     if parse_schema(schema_text(schema)) != schema:
         raise Finding("a schema that was written and read again is another one")
 

@@ -36,7 +36,7 @@ MIXED = {
 
 
 def _schema(columns):
-    return schema_of({"columns": columns}).completed(8)
+    return schema_of({"columns": columns}).with_bins(8)
 
 
 def _factors(n, d, rank=2, seed=0):

@@ -178,7 +178,7 @@ def test_a_record_adds_the_same_beside_any_others():
 def schema(choices=3):
     columns = {name: {"type": "category", "values": [f"{name}{i}" for i in range(4)]} for name in "abcd"}
     columns["y"] = {"type": "integer", "low": 1, "high": choices}
-    return schema_of({"label": "y", "columns": columns}).completed(5)
+    return schema_of({"label": "y", "columns": columns}).with_bins(5)
 
 
 def some_records(n, choices=3, seed=0):
@@ -368,7 +368,7 @@ def test_a_release_is_read_back_with_its_label(tmp_path, short_fits):
 
 
 def test_without_a_label_there_is_nothing_to_tell():
-    plain = schema_of({"columns": {"a": {"type": "boolean"}, "b": {"type": "boolean"}}}).completed(5)
+    plain = schema_of({"columns": {"a": {"type": "boolean"}, "b": {"type": "boolean"}}}).with_bins(5)
     with pytest.raises(ValueError, match=r"label_share=0\.3: expected 0 where there is no label"):
         TableRecipe(plain, 3, 100, label_share=0.3)
     for share in (1.0, "much", True):

@@ -92,7 +92,9 @@ def test_what_no_model_of_pairs_keeps_is_warned_of():
     # Each value has a bin of its own, so none within it is drawn again.
     assert first.at_once == first.kept
     assert "a <= b leaves out most" in first.warning and f"{100 * first.kept:.1f}%" in first.said
-    assert look_at_first_draw(Mixture(StackedForests(schema.changed(constraints=()), 1, [-1] * 3), torch.ones(1))) is None
+    assert (
+        look_at_first_draw(Mixture(StackedForests(schema.with_values(constraints=()), 1, [-1] * 3), torch.ones(1))) is None
+    )
 
 
 def test_putting_shares_right_never_leaves_many_more_rows_out(fits_of, monkeypatch):

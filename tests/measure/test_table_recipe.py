@@ -25,7 +25,7 @@ SIZES = {"a": 3, "b": 2, "c": 4, "d": 3}
 
 def schema(label=None):
     columns = {name: {"type": "category", "values": [f"{name}{i}" for i in range(size)]} for name, size in SIZES.items()}
-    return schema_of({"columns": columns} | ({} if label is None else {"label": label})).completed(5)
+    return schema_of({"columns": columns} | ({} if label is None else {"label": label})).with_bins(5)
 
 
 def some_records(n, label=None, seed=0):
@@ -169,7 +169,7 @@ def test_a_release_is_read_back_as_it_was_written(tmp_path, short_fits):
 
 def test_a_table_of_one_column_or_of_a_label_alone(short_fits):
     for fields in ({"columns": {"a": {"type": "boolean"}}}, {"columns": {"a": {"type": "boolean"}}, "label": "a"}):
-        own = schema_of(fields).completed(5)
+        own = schema_of(fields).with_bins(5)
         codes = np.array([[0], [1], [1], [1]] * 100, np.uint8)
         recipe, mixture, _ = measured(Records(own, Encoded(np.zeros((400, 0), np.float32), codes)), math.inf)
         assert set(recipe.statistics("tables")) == {"singles"}

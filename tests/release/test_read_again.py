@@ -36,7 +36,7 @@ def _read_again(path, schema, numbers, absent):
 def test_moments_of_any_time_come_back(tmp_path, ending):
     bounds = "low: '1850-01-01 00:00', high: '2025-01-01 00:00'"
     columns = [f"{zone[-3:]}: {{type: datetime, resolution: minute, zone: {zone}, {bounds}}}" for zone in ZONES]
-    schema = parse_schema(f"columns: {{{', '.join(columns)}}}").completed(50)
+    schema = parse_schema(f"columns: {{{', '.join(columns)}}}").with_bins(50)
     # Noon, which no clock skips.
     noons = np.arange(-43_800, 20_000, 997)[:, None].repeat(len(ZONES), axis=1) * 1440 + 720
     again = _read_again(tmp_path / f"a{ending}", schema, noons, np.zeros(noons.shape, bool))
@@ -51,7 +51,7 @@ def test_rows_of_missing_values_come_back(tmp_path, ending):
 
 def _check_missing_rows(path, columns):
     """Check that four records come back, three of which have no value."""
-    schema = parse_schema(f"columns: {{{', '.join(columns)}}}").completed(50)
+    schema = parse_schema(f"columns: {{{', '.join(columns)}}}").with_bins(50)
     numbers, absent = np.ones((4, len(columns)), np.int64), np.zeros((4, len(columns)), bool)
     absent[[0, 2, 3]] = True
     # The empty text, which a category may be.

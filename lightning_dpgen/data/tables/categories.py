@@ -194,7 +194,7 @@ class Category(Modelled):
 
     def with_counts(self, counts: Sequence[float], noise: float) -> Category:
         """Return the same with the counts that `find_values` has found on `grid`."""
-        return self.changed(counts=tuple(counts), counts_noise=noise)
+        return self.with_values(counts=tuple(counts), counts_noise=noise)
 
     def readable(self, values: pa.Array) -> pa.Array:
         values = super().readable(values)

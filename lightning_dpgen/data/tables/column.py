@@ -72,14 +72,14 @@ class Column(ABC):
     def arrow(self) -> pa.DataType | None:
         """The type in a synthetic table; None if it is not in there."""
 
-    def changed(self, **keys: Any) -> Column:
+    def with_values(self, **keys: Any) -> Column:
         """Return the column with other values of some keys of its description.
 
         Raises:
             BadSchema: if these make no sense.
         """
         try:
-            return self.declared.changed(**keys).build(self.name)
+            return self.declared.with_values(**keys).build(self.name)
         except BadSchema as error:
             raise BadSchema(error.problem, self.name, error.key) from None
 

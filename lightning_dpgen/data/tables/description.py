@@ -110,7 +110,7 @@ class Description(BaseModel):
             BadSchema: naming the key.
         """
 
-    def changed(self, **values: Any) -> Self:
+    def with_values(self, **values: Any) -> Self:
         """Return the same with other values of some keys, checked again.
 
         Raises:

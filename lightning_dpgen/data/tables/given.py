@@ -135,7 +135,7 @@ class GivenRows:
         ]
         return pa.schema(fields)
 
-    def completed(self, values: pa.RecordBatch) -> pa.RecordBatch:
+    def complete(self, values: pa.RecordBatch) -> pa.RecordBatch:
         """Return whole rows (n,) with all that is given as it was given."""
         columns = []
         for field in self.arrow:

@@ -232,7 +232,7 @@ class _Choices:
     @cached_property
     def _bare(self) -> Modelled:
         """The column without its special values, which lie at no distance."""
-        return self.column.changed(special=()) if self.column.special else self.column
+        return self.column.with_values(special=()) if self.column.special else self.column
 
     def _special(self, kind: slice) -> np.ndarray:
         """Return the ends (n, 2) of special values of a column that is learned by its distance."""

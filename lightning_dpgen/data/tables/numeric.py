@@ -93,7 +93,7 @@ class Numeric(Modelled):
     def with_density(self, pieces: Sequence[Sequence[float]], noise: float) -> Numeric:
         """Return the same with the density that `find_values` has found on `grid`."""
         density = tuple((self.scale.declared(start), mass) for start, mass in pieces)
-        return self.changed(density=density, density_noise=noise)
+        return self.with_values(density=density, density_noise=noise)
 
     def with_bins(self, bins: int) -> Numeric:
         # As many as its density asks for, where there is one.
@@ -102,10 +102,10 @@ class Numeric(Modelled):
         density = self._density
         # Few whole numbers have a bin each.
         if density is None or (self.scale.whole and self._width < bins):
-            return self.changed(bins=bins)
+            return self.with_values(bins=bins)
         starts = density.cut(bins, self.density_noise)[1:].tolist()
         edges = tuple(self.scale.declared(tick) for tick in starts)
-        return self.changed(transform="linear", **({"edges": edges} if edges else {"bins": 1}))
+        return self.with_values(transform="linear", **({"edges": edges} if edges else {"bins": 1}))
 
     @property
     def present_names(self) -> list[str]:
@@ -226,7 +226,7 @@ class Numeric(Modelled):
     @cached_property
     def _bins(self) -> Bins:
         if self.undecided:
-            raise BadSchema("expected how many, or a schema completed by TableSchema.completed", self.name, "bins")
+            raise BadSchema("expected how many, or a schema completed by TableSchema.with_bins", self.name, "bins")
         return replace(self.declared.cut(), density=self._density)
 
     @cached_property

@@ -225,7 +225,7 @@ class NumericDescription(ModelledDescription):
     @property
     def value(self) -> Self:
         """The description of a column that is learned by its distance, as it is read and written."""
-        return self.changed(relative_to=None, distance=None, **dict.fromkeys(OF_DISTANCE))
+        return self.with_values(relative_to=None, distance=None, **dict.fromkeys(OF_DISTANCE))
 
     @property
     def apart(self) -> NumericDescription:

@@ -47,7 +47,7 @@ class Relative(Column):
 
     def with_apart(self, apart: Numeric) -> Column:
         """Return the column with distances that are cut, or distributed, otherwise."""
-        return self.changed(**{key: getattr(apart, key) for key in OF_DISTANCE})
+        return self.with_values(**{key: getattr(apart, key) for key in OF_DISTANCE})
 
     def with_bins(self, bins: int) -> Column:
         return self.with_apart(self.apart.with_bins(bins))

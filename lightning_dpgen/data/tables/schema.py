@@ -79,7 +79,7 @@ class TableSchema(Schema):
             raise BadSchema("columns: expected a list of columns")
         declared = declared or TableKeys()
         object.__setattr__(self, "columns", tuple(columns))
-        object.__setattr__(self, "declared", declared.changed(**keys) if keys else declared)
+        object.__setattr__(self, "declared", declared.with_values(**keys) if keys else declared)
         self._check_columns()
         self._check_signs()
         self._check_types()
@@ -90,7 +90,7 @@ class TableSchema(Schema):
         if self.label is not None:
             self._check_label()
 
-    def changed(self, columns: Iterable[Column | Search] | None = None, **keys: Any) -> TableSchema:
+    def with_values(self, columns: Iterable[Column | Search] | None = None, **keys: Any) -> TableSchema:
         """Return the same with other columns, or other keys of the whole table."""
         return TableSchema(self.columns if columns is None else tuple(columns), self.declared, **keys)
 
@@ -124,7 +124,7 @@ class TableSchema(Schema):
         """The scaled columns as units, then the groups of columns with something to choose, in their order.
 
         Raises:
-            BadSchema: if a column is undecided (see `completed`), something is to be found, or no column has two values.
+            BadSchema: if a column is undecided (see `with_bins`), something is to be found, or no column has two values.
         """
         for column in self.open:
             raise BadSchema(f"its {column.find} are still to be found", column.name)
@@ -182,35 +182,35 @@ class TableSchema(Schema):
             >>> schema.with_types_of({"age": np.dtype("int8"), "name": np.dtype("object")}).types
             {'age': 'int8'}
         """
-        return self.changed(types=named_types(kinds, {c.name: c for c in self.recorded}) | self.types)
+        return self.with_values(types=named_types(kinds, {c.name: c for c in self.recorded}) | self.types)
 
-    def filled(self, found: Mapping[str, Any]) -> TableSchema:
+    def with_discovery(self, discovery: Mapping[str, Any]) -> TableSchema:
         """Return the same with what was found of columns, by their names.
 
         See `Search.complete`, `Numeric.with_density` and `Category.with_counts`.
         """
 
-        def filled(column: Column | Search) -> Column:
+        def complete(column: Column | Search) -> Column:
             if isinstance(column, Search):
-                return column.build(found[column.name])
+                return column.build(discovery[column.name])
             if isinstance(column, Relative):
-                return column.with_apart(filled(column.apart)) if column.name in found else column
-            if isinstance(column, Numeric) and column.name in found:
-                return column.with_density(**found[column.name])
-            if isinstance(column, Category) and column.name in found:
-                return column.with_counts(**found[column.name])
+                return column.with_apart(complete(column.apart)) if column.name in discovery else column
+            if isinstance(column, Numeric) and column.name in discovery:
+                return column.with_density(**discovery[column.name])
+            if isinstance(column, Category) and column.name in discovery:
+                return column.with_counts(**discovery[column.name])
             return column
 
-        return self.changed(map(filled, self.columns))
+        return self.with_values(map(complete, self.columns))
 
-    def completed(self, bins: int) -> TableSchema:
+    def with_bins(self, bins: int) -> TableSchema:
         """Return the same with so many bins (public) where none are declared; a label has a choice for each value."""
 
         def decided(column: Column | Search) -> Column | Search:
             most = _MOST_LABELS if column.name == self.label else bins
             return column if isinstance(column, Search) else column.with_bins(most)
 
-        return self.changed(map(decided, self.columns))
+        return self.with_values(map(decided, self.columns))
 
     def encode(self, batch: pa.RecordBatch, *, outside: str = "refuse", counted: Counter[str] | None = None) -> Encoded:
         """Encode records as numbers, each of them alone, so that none changes another.
@@ -416,7 +416,7 @@ class TableSchema(Schema):
     @property
     def declared_alone(self) -> TableSchema:
         """The same without constraints that noisy tables have shown."""
-        return self.changed(found_constraints=())
+        return self.with_values(found_constraints=())
 
     def unlabelled(self) -> TableSchema | None:
         """Return the schema of the same rows without their label, which a file may have all the same.
@@ -426,16 +426,16 @@ class TableSchema(Schema):
         dropped = column_of(self.label, {"type": "drop"}) if self.label else None
         columns = [dropped if column.name == self.label else column for column in self.columns]
         try:
-            plain = self.changed(columns, label=None, constraints=(), found_constraints=())
+            plain = self.with_values(columns, label=None, constraints=(), found_constraints=())
         except BadSchema:  # a column is relative to it
             return None
-        plain = plain.changed(constraints=tuple(said for said in self.constraints if plain._takes(said)))
+        plain = plain.with_values(constraints=tuple(said for said in self.constraints if plain._takes(said)))
         others = [size for group, size in enumerate(self.layout.groups) if group != self.layout.label]
         return plain if (plain.layout.units, list(plain.layout.groups)) == (self.layout.units, others) else None
 
     def _takes(self, constraint: object) -> bool:
         try:
-            self.changed(constraints=(constraint,))
+            self.with_values(constraints=(constraint,))
         except BadSchema:
             return False
         return True

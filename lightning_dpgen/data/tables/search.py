@@ -88,7 +88,7 @@ class Search:
             other = self.declared.other or OTHER
             # A key that a schema cannot hold counts as not found.
             known = [key for key in found if key != other and is_text(key) and key == key.strip()]
-            return self.declared.changed(values=[*known, other], other=other, outside=CLAMP)
+            return self.declared.with_values(values=[*known, other], other=other, outside=CLAMP)
         found = found if isinstance(found, Mapping) else {"bounds": found}
         low, high = map(self.scale.declared, self._limits(found["bounds"]))
         keys: dict[str, Any] = {"low": low, "high": high, "outside": CLAMP}
@@ -98,10 +98,10 @@ class Search:
         if self.declared.transform != "linear":
             try:
                 # A logarithm's first bins are narrow far from 0: float64 may not tell them apart.
-                self.declared.changed(**keys, bins=self.declared.bins or _BINS)
+                self.declared.with_values(**keys, bins=self.declared.bins or _BINS)
             except BadSchema:
                 keys["transform"] = "linear"
-        return self.declared.changed(**keys)
+        return self.declared.with_values(**keys)
 
     def build(self, found: Any) -> Column:
         """Return the column of the description that `complete` returns."""

@@ -42,7 +42,7 @@ class RecurrentPass(Function):
     states.
 
     Args:
-        kind: one of `PASSES`.
+        kind: the class of a recurrent layer, such as `_Lstm`, with a pass forward and one back.
         gates: (T, M, G H), what inputs and biases add to the gates.
         seed: a tensor that requires a gradient, so that the pass back comes here.
         receive: is handed the `GateGradients` in the pass back.

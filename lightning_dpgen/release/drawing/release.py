@@ -242,7 +242,7 @@ class Release:
                 drawn, problems = draw_given(self._mixture, some, generator, random, shown)
                 refused |= {start + row: problem for row, problem in problems.items()}
                 if drawn is not None and not refused:
-                    yield some.completed(self.schema.with_fakes(drawn.values, random, start))
+                    yield some.complete(self.schema.with_fakes(drawn.values, random, start))
         if refused:
             raise given.refusal(refused)
 
