@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.conditions import EQUAL, UNEQUAL, Condition, Said
+from lightning_dpgen.data.conditions import EQUAL, UNEQUAL, Clause, Condition
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.names import LABEL, Name, one_of, positions, quote
 
@@ -76,15 +76,15 @@ class Schema(ABC):
             ValueError: for anything else.
         """
 
-    def condition(self, said: Said) -> Condition:
+    def condition(self, clause: Clause) -> Condition:
         """Return a condition on one column of `arrow`.
 
         Raises:
             ValueError: for one that no record can fulfil, or that makes no sense of the column.
         """
-        raise ValueError(f"column {said.column!r}: records of kind {self.kind} take no conditions")
+        raise ValueError(f"column {clause.column!r}: records of kind {self.kind} take no conditions")
 
-    def check_together(self, conditions: Sequence[Said]) -> None:  # noqa: B027
+    def check_together(self, conditions: Sequence[Clause]) -> None:  # noqa: B027
         """Refuse conditions where it is sure that no record fulfils them all.
 
         Raises:
@@ -155,7 +155,7 @@ class LabelledSchema(Schema):
         """The values of the label, names or whole numbers; none without one."""
         return self.classes
 
-    def condition(self, said: Said) -> Condition:
+    def condition(self, clause: Clause) -> Condition:
         """Return a condition on the label.
 
         Raises:
@@ -163,13 +163,13 @@ class LabelledSchema(Schema):
         """
         classes = self.class_names
         if not classes:
-            raise ValueError(f"column {quote(said.column)}: the records have no label, so no condition can be set on one")
-        if said.column != LABEL:
-            raise ValueError(f"column {quote(said.column)}: a condition can be set on the column {LABEL!r} alone")
-        if said.operator not in (EQUAL, UNEQUAL):
-            raise ValueError(f"column {LABEL!r}: {said.operator} has no meaning here: expected = or !=")
-        chosen = frozenset(_place(classes, value) for value in said.values)
-        if said.operator == UNEQUAL:
+            raise ValueError(f"column {quote(clause.column)}: the records have no label, so no condition can be set on one")
+        if clause.column != LABEL:
+            raise ValueError(f"column {quote(clause.column)}: a condition can be set on the column {LABEL!r} alone")
+        if clause.operator not in (EQUAL, UNEQUAL):
+            raise ValueError(f"column {LABEL!r}: {clause.operator} has no meaning here: expected = or !=")
+        chosen = frozenset(_place(classes, value) for value in clause.values)
+        if clause.operator == UNEQUAL:
             chosen = frozenset(range(len(classes))) - chosen
         return Condition(0, chosen, chosen)
 

@@ -16,7 +16,7 @@ from scipy.stats import chisquare
 from lightning_dpgen.common import pace
 from lightning_dpgen.common.number_arguments import show
 from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.conditions import Said
+from lightning_dpgen.data.conditions import Clause
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -72,7 +72,7 @@ def release_of(schema, seed=0):
 def test_conditions_pick_from_what_is_drawn_without_them(schema, column, value, seed, n):
     """The records are the first that fit of independent draws: rejection, so the distribution is exact."""
     release = release_of(schema, seed)
-    condition = schema.condition(Said(column, "=", (value,)))
+    condition = schema.condition(Clause(column, "=", (value,)))
     (choice,), group = condition.sure, condition.group
     assert schema.choices[column][choice] == str(value)
     found = release.sample_encoded(n, seed, where={column: value})
@@ -199,7 +199,7 @@ def test_the_word_missing_in_the_place_of_a_value_is_told_how_to_ask(fields):
 @pytest.mark.parametrize("condition", [("label", "nosuch"), ("label", None), ("pixel_0", 1), ("label", [1]), ("label", -1)])
 def test_bad_conditions_on_labels(schema, condition):
     with pytest.raises(ValueError, match=r"expected one of|have no label|alone") as error:
-        schema.condition(Said(condition[0], "=", (condition[1],)))
+        schema.condition(Clause(condition[0], "=", (condition[1],)))
     assert len(str(error.value).splitlines()) == 1
 
 

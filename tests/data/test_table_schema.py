@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from random_tables import records, schemas
 
-from lightning_dpgen.data.conditions import Said, parse_condition
+from lightning_dpgen.data.conditions import Clause, parse_condition
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.arrays import BadValue
 from lightning_dpgen.data.tables.column import BadSchema
@@ -124,7 +124,7 @@ def test_conditions_are_told_by_choices_where_they_can_be():
             conditioned(schema, text)
     for value in ({}, [[1]], object(), 10**30, "50..x"):
         with pytest.raises(ValueError, match="age"):
-            schema.condition(Said("age", "=", (value,)))
+            schema.condition(Clause("age", "=", (value,)))
 
 
 def test_conditions_on_real_numbers():

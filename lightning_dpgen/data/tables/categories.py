@@ -301,13 +301,13 @@ class Category(Modelled):
             if not pa.types.is_string(values.type):
                 raise wrong_type(values, "text")
             listed = self._lowered if self.ignore_case else self._choices[:-1]
-            found = pc.index_in(pc.utf8_lower(values) if self.ignore_case else values, listed)
+            places = pc.index_in(pc.utf8_lower(values) if self.ignore_case else values, listed)
         elif self.kind is int:
             numbers = pa.array(Integers().ticks(values))
-            found = pc.index_in(numbers, self._choices[:-1].cast(numbers.type))
+            places = pc.index_in(numbers, self._choices[:-1].cast(numbers.type))
         else:
-            found = pc.index_in(_truths(values, self.words), self._choices[:-1])
-        return found.fill_null(-1).to_numpy().astype(np.int64)
+            places = pc.index_in(_truths(values, self.words), self._choices[:-1])
+        return places.fill_null(-1).to_numpy().astype(np.int64)
 
 
 def _truths(values: pa.Array, declared: tuple[str, str] | None = None) -> pa.Array:

@@ -181,11 +181,11 @@ class Modelled(Column):
         Raises:
             Misfit: naming the first value that does not fit.
         """
-        rows, _, (found, scaled) = self._of_present(values, lambda present: self.encode_present(present, clamp, counted))
+        rows, _, (coded, scaled) = self._of_present(values, lambda present: self.encode_present(present, clamp, counted))
         if len(rows) == len(values):
-            return found, scaled
+            return coded, scaled
         codes = np.full(len(values), self.present, np.int64)
-        codes[rows] = found
+        codes[rows] = coded
         if scaled is None:
             return codes, None
         units = np.zeros(len(values), np.float32)

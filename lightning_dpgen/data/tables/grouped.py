@@ -67,10 +67,10 @@ class Grouped(Modelled):
     @cached_property
     def _choice_of(self) -> np.ndarray:
         """The choice of each value, and of a missing one."""
-        found = np.full(self.value.present + 1, self.present, np.int64)
+        choices = np.full(self.value.present + 1, self.present, np.int64)
         for choice, places in enumerate(self._members):
-            found[places] = choice
-        return found
+            choices[places] = choice
+        return choices
 
     @property
     def present(self) -> int:

@@ -112,17 +112,17 @@ def _narrowed(rules: Narrower, values: Values, changed: Collection[str] | None =
         changed = ()
 
 
-def _close(found: dict[tuple[str, str], np.ndarray], counts: Mapping[str, int]) -> None:
+def _close(tables: dict[tuple[str, str], np.ndarray], counts: Mapping[str, int]) -> None:
     """Take a choice that goes with no choice of one other column for one that goes with none at all."""
     never = {name: np.zeros(count, bool) for name, count in counts.items()}
-    for (first, second), table in found.items():
+    for (first, second), table in tables.items():
         if first in counts:
             never[first] |= table.all(axis=1)
             never[second] |= table.all(axis=0)
     for first, second in itertools.combinations(counts, 2):
         if never[first].any() or never[second].any():
-            table = found.get((first, second), np.zeros((counts[first], counts[second]), bool))
-            found[first, second] = table | never[first][:, None] | never[second]
+            table = tables.get((first, second), np.zeros((counts[first], counts[second]), bool))
+            tables[first, second] = table | never[first][:, None] | never[second]
 
 
 def _related(constraints: Sequence[Constraint]) -> list[set[str]]:
@@ -175,13 +175,13 @@ class _Choices:
         settled = self.relative is None
         single = [slice(choice, choice + 1) for choice in range(self.count)]
         for kind in single if singly else [kind for kind in self._kinds if kind.start < kind.stop]:
-            own, stated = self.held(kind, values, rules)
-            if not own[name].intervals and not own[name].missing:
+            narrowed, stated = self.held(kind, values, rules)
+            if not narrowed[name].intervals and not narrowed[name].missing:
                 continue
             try:
-                same = stated is rules and own[name] == values[name]
+                same = stated is rules and narrowed[name] == values[name]
                 settled = settled and same
-                is_possible[kind] = self._met(kind, own if same else _narrowed(stated, own, (name,)))
+                is_possible[kind] = self._met(kind, narrowed if same else _narrowed(stated, narrowed, (name,)))
             except Impossible:
                 continue
         if settled:

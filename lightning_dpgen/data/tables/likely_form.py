@@ -276,16 +276,16 @@ def likely_digits(texts: pa.Array) -> list[MomentForm]:
     """
     if not pc.all(pc.match_substring_regex(texts, r"^\s*\d{7,14}\s*$")).as_py():
         return []
-    found: list[MomentForm] = []
+    forms: list[MomentForm] = []
     for form in (MomentForm(*form) for form in _OF_DIGITS):
         lost = form.format.startswith("%-")
         # Digits that have kept their zeros are read by the form that writes them.
-        if (lost and form.format.replace("-", "") in [one.format for one in found]) or not _fits(form, texts):
+        if (lost and form.format.replace("-", "") in [one.format for one in forms]) or not _fits(form, texts):
             continue
         years = pc.utf8_slice_codeunits(form.read(texts), 0, 4).cast(pa.int32())
         if pc.min(years).as_py() >= _FIRST_YEAR and pc.max(years).as_py() <= _LAST_YEAR:
-            found.append(form)
-    return found
+            forms.append(form)
+    return forms
 
 
 def likely_numbers(texts: pa.Array) -> tuple[str, str] | None:

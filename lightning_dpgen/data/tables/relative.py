@@ -125,14 +125,14 @@ def ordered(relatives: Sequence[Relative], columns: Mapping[str, Modelled], deri
     Raises:
         BadSchema: for one that is relative to what is no fitting column, or to itself, in a circle.
     """
-    found = {column.name: column for column in relatives}
+    by_name = {column.name: column for column in relatives}
     for column in relatives:
         _check(column, columns, derived)
     try:
-        order = list(TopologicalSorter({name: {column.relative_to} for name, column in found.items()}).static_order())
+        order = list(TopologicalSorter({name: {column.relative_to} for name, column in by_name.items()}).static_order())
     except CycleError as error:
         raise BadSchema("is relative to itself, in a circle", error.args[1][0], RELATIVE_TO) from None
-    return [found[name] for name in order if name in found]
+    return [by_name[name] for name in order if name in by_name]
 
 
 def _check(column: Relative, columns: Mapping[str, Modelled], derived: frozenset[str]) -> None:

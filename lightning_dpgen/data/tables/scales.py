@@ -91,12 +91,12 @@ class Integers(Scale):
             values = parsed(values, pa.float64(), self.expected)
         elif pa.types.is_integer(values.type) and values.type != pa.uint64():
             return values.cast(pa.int64()).to_numpy()
-        found = _floats(values, self.expected)
-        broken = found != np.rint(found)
+        ticks = _floats(values, self.expected)
+        broken = ticks != np.rint(ticks)
         if broken.any():
             row = int(broken.argmax())
             raise Misfit(row, f"{quote_cell(texts, row)}: expected {self.expected}")
-        return found
+        return ticks
 
     def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:
         return pa.array(ticks, self.arrow, mask=absent)
@@ -140,14 +140,14 @@ class Decimals(Scale):
         texts = values
         if pa.types.is_string(values.type):
             values = parsed(values, pa.float64(), self.expected)
-        found = _floats(values, self.expected)
-        broken = np.isnan(found)
+        ticks = _floats(values, self.expected)
+        broken = np.isnan(ticks)
         if broken.any():
             row = int(broken.argmax())
             problem = f"{quote_cell(texts, row)}: expected {self.expected}"
             raise Misfit(row, problem, "correct it, or list it under missing_values")
         with np.errstate(over="ignore"):
-            return found if self.decimals is None else np.rint(found * self.unit)
+            return ticks if self.decimals is None else np.rint(ticks * self.unit)
 
     def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:
         return pa.array(ticks / self.unit, self.arrow, mask=absent)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.common.plain_text import listed
-from lightning_dpgen.data.conditions import Condition, Said, quoted, quoted_name
+from lightning_dpgen.data.conditions import Clause, Condition, quoted, quoted_name
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.reading import check_outside
 from lightning_dpgen.data.schema import Schema
@@ -310,40 +310,40 @@ class TableSchema(Schema):
         arrays = self.rules.with_computed(arrays, rows, cells)
         return pa.record_batch({column.name: arrays[column.name] for column in self.recorded})
 
-    def condition(self, said: Said) -> Condition:
+    def condition(self, clause: Clause) -> Condition:
         """Return a condition on a column; see `Schema.condition`.
 
         Example:
             >>> schema = TableSchema((column_of("age", {"type": "integer", "low": 0, "high": 99, "bins": 10}),))
-            >>> condition = schema.condition(Said("age", ">=", ("65",)))
+            >>> condition = schema.condition(Clause("age", ">=", ("65",)))
             >>> sorted(condition.may), sorted(condition.sure)
             ([6, 7, 8, 9], [7, 8, 9])
         """
-        if said.column not in self.rules.columns:
+        if clause.column not in self.rules.columns:
             known = list(self.rules.columns)
-            near = suggest(said.column, known)
-            raise ValueError(f"column {shortened(said.column)}: expected one that is modelled: {listed(known)}{near}")
-        column = self.rules.columns[said.column]
-        wanted = value_set(column, said)
+            near = suggest(clause.column, known)
+            raise ValueError(f"column {shortened(clause.column)}: expected one that is modelled: {listed(known)}{near}")
+        column = self.rules.columns[clause.column]
+        wanted = value_set(column, clause)
 
-        relative = said.column in self.rules.relatives
+        relative = clause.column in self.rules.relatives
 
         def holds(values: pa.Array) -> np.ndarray:
             # Distances that are added up may lead beyond the bounds.
             places = ticks_of(column, values) if relative else column.numbers(values, False, Counter())
             return wanted.holds(*places)
 
-        if said.column not in self._groups or relative:
+        if clause.column not in self._groups or relative:
             return Condition(None, frozenset(), frozenset(), holds)
-        may, sure = choices_of(self.rules.learned.get(said.column, column), wanted)
+        may, sure = choices_of(self.rules.learned.get(clause.column, column), wanted)
         shares = {}
         if may != sure and isinstance(column, Numeric) and not column.scaled:
             shares = {code: share for code, share in enumerate(column.shares(wanted.intervals)) if code in may - sure}
             may = {code for code in may if shares.get(code, 1.0) > 0.0}
-        group, test = self._groups.index(said.column), None if may == sure else holds
+        group, test = self._groups.index(clause.column), None if may == sure else holds
         return Condition(group, frozenset(may), frozenset(sure), test, shares)
 
-    def check_together(self, conditions: Sequence[Said]) -> None:
+    def check_together(self, conditions: Sequence[Clause]) -> None:
         """Refuse conditions where it is sure that no record fulfils them and keeps the constraints.
 
         Raises:
@@ -457,13 +457,13 @@ class TableSchema(Schema):
         columns = fields.pop("columns", None)
         if not isinstance(columns, list) or len(columns) > _MOST_COLUMNS:
             raise BadSchema(f"{shortened(columns)}: expected a list of at most {_MOST_COLUMNS} columns", key="columns")
-        made = []
+        built = []
         for column in columns:
             if not isinstance(column, dict):
                 raise BadSchema(f"{shortened(column)}: expected an object with name and type", key="columns")
             column = dict(column)
-            made.append(column_of(column.pop("name", None), column))
-        return cls(made, TableKeys.of(fields))
+            built.append(column_of(column.pop("name", None), column))
+        return cls(built, TableKeys.of(fields))
 
     @cached_property
     def _groups(self) -> list[str]:
@@ -508,13 +508,13 @@ class TableSchema(Schema):
         """Refuse types that are none, or hold less than what may stand in a column, so that a record would decide them."""
         columns = {column.name: column for column in self.recorded} if self.types else {}
         wrong = {}
-        for name, own in self.types.items():
+        for name, type_name in self.types.items():
             if name not in columns:
                 near = suggest(name, columns)
                 wrong[name] = f"{shortened(name)}: expected the name of a column that is modelled{near}"
-            elif not holds(own, columns[name]):
+            elif not holds(type_name, columns[name]):
                 wrong[name] = (
-                    f"column {shortened(name)}: {shortened(own)}: expected a type of pandas or Arrow that holds all "
+                    f"column {shortened(name)}: {shortened(type_name)}: expected a type of pandas or Arrow that holds all "
                     "values which the schema allows, as in types: {age: int8, sex: category}"
                 )
         if wrong:
@@ -523,14 +523,14 @@ class TableSchema(Schema):
     def _check_label(self) -> None:
         if self.label in [column.name for column in self.open]:
             return
-        found = [column for column in self.modelled if column.name == self.label]
-        if not found:
+        labels = [column for column in self.modelled if column.name == self.label]
+        if not labels:
             near = suggest(self.label, [column.name for column in self.modelled])
             raise BadSchema(f"{shortened(self.label)}: expected the name of one of the modelled columns{near}", key="label")
-        column = found[0].with_bins(_MOST_LABELS)
+        column = labels[0].with_bins(_MOST_LABELS)
         if not 2 <= column.choices <= _MOST_LABELS or not all(map(column.alone, range(column.present))):
             expected = f"a column of 2 to {_MOST_LABELS:,} choices, each of one value, such as categories"
-            raise BadSchema(f"{self.label!r} has {_values_in_words(found[0])}: expected {expected}", key="label")
+            raise BadSchema(f"{self.label!r} has {_values_in_words(labels[0])}: expected {expected}", key="label")
 
 
 def _values_in_words(column: Modelled) -> str:

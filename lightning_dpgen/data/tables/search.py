@@ -77,7 +77,7 @@ class Search:
         """The type in a synthetic table."""
         return self.widest.arrow
 
-    def complete(self, found: Any) -> ColumnDescription:
+    def complete(self, discovery: Any) -> ColumnDescription:
         """Return the finished description.
 
         Args:
@@ -87,14 +87,14 @@ class Search:
         if self.find == KEYS:
             other = self.declared.other or OTHER
             # A key that a schema cannot hold counts as not found.
-            known = [key for key in found if key != other and is_text(key) and key == key.strip()]
+            known = [key for key in discovery if key != other and is_text(key) and key == key.strip()]
             return self.declared.with_values(values=[*known, other], other=other, outside=CLAMP)
-        found = found if isinstance(found, Mapping) else {"bounds": found}
-        low, high = map(self.scale.declared, self._limits(found["bounds"]))
+        discovery = discovery if isinstance(discovery, Mapping) else {"bounds": discovery}
+        low, high = map(self.scale.declared, self._limits(discovery["bounds"]))
         keys: dict[str, Any] = {"low": low, "high": high, "outside": CLAMP}
-        if "pieces" in found:
-            density = [[self.scale.declared(start), mass] for start, mass in found["pieces"]]
-            keys |= {"density": density, "density_noise": found["noise"]}
+        if "pieces" in discovery:
+            density = [[self.scale.declared(start), mass] for start, mass in discovery["pieces"]]
+            keys |= {"density": density, "density_noise": discovery["noise"]}
         if self.declared.transform != "linear":
             try:
                 # A logarithm's first bins are narrow far from 0: float64 may not tell them apart.

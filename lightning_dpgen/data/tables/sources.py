@@ -140,13 +140,13 @@ class UnescapingSource(WrappedRows):
 
     def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
         both = self._both(columns)
-        found: dict[str, tuple[bool, bool]] = {}
+        forms: dict[str, tuple[bool, bool]] = {}
         for batch in self._rows.batches([self._in_file[name] for name in columns]):
             arrays = []
             # An empty field may be the text of a category.
             for name, column in zip(columns, (column.fill_null("") for column in batch.columns), strict=True):
                 if len(both.get(name, ())):
-                    found[name] = self._one_form(name, column, both[name], found.get(name, (False, False)))
+                    forms[name] = self._one_form(name, column, both[name], forms.get(name, (False, False)))
                 texts = self._listed.get(name)
                 arrays.append(column if texts is None else known_again(column, texts, escaped=self._escaped))
             yield pa.record_batch(arrays, names=columns)
