@@ -51,29 +51,29 @@ def bounded(encoded: Encoded, persons: np.ndarray, max_rows: int) -> np.ndarray:
         raise ValueError(f"persons {persons.shape} of {persons.dtype}: expected (N,) whole numbers, one for each record")
     if max_rows < 1:
         raise ValueError(f"max_rows={max_rows}: expected a whole number, 1 or more")
-    own = row_hashes(encoded)
+    hashes = row_hashes(encoded)
     _, person, counts = np.unique(persons, return_inverse=True, return_counts=True)
     together = np.zeros(len(counts), np.uint64)
-    np.add.at(together, person, own)
-    order = np.lexsort((priorities(own, together[person]), person))
+    np.add.at(together, person, hashes)
+    order = np.lexsort((priorities(hashes, together[person]), person))
     rank = np.arange(len(order)) - np.repeat(counts.cumsum() - counts, counts)
     return np.sort(order[rank < max_rows])
 
 
-def priorities(own: np.ndarray, together: np.ndarray) -> np.ndarray:
+def priorities(hashes: np.ndarray, together: np.ndarray) -> np.ndarray:
     """Return the priority (N,) uint64 of each record of a person with more than m; the m lowest take part.
 
     Args:
-        own: (N,) uint64, the hash of each record (`row_hashes`).
+        hashes: (N,) uint64, the hash of each record (`row_hashes`).
         together: (N,) uint64, the sum of the hashes of all records of the same person, modulo 2^64.
 
     Example:
-        >>> own = np.array([7, 7], np.uint64)
-        >>> first, second = priorities(own, np.array([7, 9], np.uint64))
+        >>> hashes = np.array([7, 7], np.uint64)
+        >>> first, second = priorities(hashes, np.array([7, 9], np.uint64))
         >>> first == second
         np.False_
     """
-    return mixed(own ^ mixed(together))
+    return mixed(hashes ^ mixed(together))
 
 
 def row_hashes(encoded: Encoded) -> np.ndarray:

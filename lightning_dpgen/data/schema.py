@@ -245,7 +245,7 @@ def kind_of(schema: Schema) -> Kind:
     return kind_named(schema.kind)
 
 
-def first_difference(expected: Schema, found: Schema) -> str | None:
+def first_difference(expected: Schema, other: Schema) -> str | None:
     """Say the first part in which two descriptions differ, in words; return None if they are of the same records.
 
     Notes on columns, how files have the records, and the types in which frames have them, make no difference.
@@ -255,7 +255,7 @@ def first_difference(expected: Schema, found: Schema) -> str | None:
         >>> first_difference(ImageSchema(2, 2, levels=1), ImageSchema(2, 3, levels=1))
         'width is 3 there and 2 here'
     """
-    ours, theirs = _parts(expected), _parts(found)
+    ours, theirs = _parts(expected), _parts(other)
     for name in ours | theirs:
         here, there = (quote(parts[name]) if name in parts else "not described" for parts in (ours, theirs))
         if ours.get(name) != theirs.get(name):

@@ -255,10 +255,10 @@ class ClassifierRecipe(Recipe):
     @property
     def workloads(self) -> tuple[Workload, ...]:
         """The accesses of the measured model, and of the classifier."""
-        own = [replace(workload, share=workload.share * (1.0 - self.share)) for workload in self.generator.workloads]
+        theirs = [replace(workload, share=workload.share * (1.0 - self.share)) for workload in self.generator.workloads]
         spreads = Workload(SPREADS, {"squares": 1.0}, self.n, self.share * _SPREADS_SHARE)
         share = self.share * (1.0 - _SPREADS_SHARE)
-        return (*own, spreads, Workload(LABELS, {"gradient": 1.0}, self.n, share, self.gradients, units=GRADIENT_UNITS))
+        return (*theirs, spreads, Workload(LABELS, {"gradient": 1.0}, self.n, share, self.gradients, units=GRADIENT_UNITS))
 
     @property
     def from_fits(self) -> frozenset[str]:

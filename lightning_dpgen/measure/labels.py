@@ -199,10 +199,10 @@ class LabelRegression:
         """Return the statistics of the next access, after these rounds."""
         weights, before = self._corrected(rounds), self._made.before
         gradient = Gradient(self._crossed, self._features, weights, self._bound, self._length, before, self._choices)
-        found: dict[str, Statistic] = {"gradient": gradient}
+        statistics: dict[str, Statistic] = {"gradient": gradient}
         if self._made.own is not None:
-            found["agreement"] = Agreement(gradient)
-        return found
+            statistics["agreement"] = Agreement(gradient)
+        return statistics
 
     def labelled(self, mixture: Mixture, rounds: Sequence[Mapping[str, Measured]], sharpness: float = 1.0) -> Mixture:
         """Return the mixture that has made up the records, with labels drawn as these rounds say.

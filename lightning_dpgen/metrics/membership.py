@@ -440,7 +440,7 @@ def _attack(sides: Sides) -> Result | str:
         scores |= {f"{name}: accuracy": found["accuracy"], f"{name}: AUC": float(found["auc"])}
         intervals[f"{name}: accuracy"] = Interval(float(found["low"]), float(found["high"]), int(found["tested"]))
         curves[name] = operating_curve(*sided)
-    content = {"rates": curves, "said": "ROC curves of attacks"}
+    content = {"rates": curves, "alt": "ROC curves of attacks"}
     drawn = Plot("Membership inference", "", "operating_curves", content, (_ROC, f"{note}."))
     return Result(scores, note=note, intervals=intervals, plots=[drawn])
 

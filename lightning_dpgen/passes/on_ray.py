@@ -85,16 +85,16 @@ class OnRay:
         ray = connect(self.address, self.cores)
         # Tasks of a worker of a training would wait for the cores that the training holds, which is for ever.
         options = {"num_cpus": 1, "max_retries": _RETRIES, "scheduling_strategy": "DEFAULT"}
-        compute, left, waiting = ray.remote(_attempt).options(**options), list(reversed(keys)), dict[Any, str]()
+        compute, rest, waiting = ray.remote(_attempt).options(**options), list(reversed(keys)), dict[Any, str]()
         shared = None
         heard = time.monotonic()
         try:
-            while left or waiting:
-                while left and len(waiting) < self._most_ahead(ray):
+            while rest or waiting:
+                while rest and len(waiting) < self._most_ahead(ray):
                     shared = ray.put(ray.cloudpickle.dumps(task)) if shared is None else shared
-                    key = left.pop()
+                    key = rest.pop()
                     waiting[compute.remote(shared, key)] = key
-                takes_part = self._beside is not None and bool(left)
+                takes_part = self._beside is not None and bool(rest)
                 done = ray.wait(list(waiting), num_returns=1, timeout=0 if takes_part else _ASKED)[0] if waiting else []
                 if done or takes_part or _cores(ray) > 0:
                     heard = time.monotonic()
@@ -103,7 +103,7 @@ class OnRay:
                 for reference in done:
                     yield waiting.pop(reference), _result(ray, reference, self.address)
                 if takes_part and not done:
-                    key = left.pop()
+                    key = rest.pop()
                     yield key, task(key)
         finally:
             for reference in waiting:
@@ -135,13 +135,13 @@ def _unpacked(packed: bytes) -> Callable[[str], PartialSums]:
 
 def _result(ray: Any, reference: Any, address: str) -> PartialSums:
     try:
-        found = ray.get(reference)
+        result = ray.get(reference)
     except ray.exceptions.RayError as error:
         why = str(error).strip().partition("\n")[0]
         raise OSError(f"address={address}: the Ray cluster has lost a block {_RETRIES} times ({why})") from None
-    if isinstance(found, Exception):
-        raise found
-    return found
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 def _cores(ray: Any) -> int:

@@ -171,10 +171,10 @@ def write_evaluation(
 def _warnings(path: Path) -> list[str]:
     """Return what the run beside a release has warned of because of its records; none where it has kept nothing."""
     try:
-        found = json.loads(read_plain(path, _LARGEST_WARNINGS))
+        content = json.loads(read_plain(path, _LARGEST_WARNINGS))
     except (OSError, ValueError):
         return []
-    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
+    return [text for text in content if isinstance(text, str)] if isinstance(content, list) else []
 
 
 def _answers(release: Release, held_out: Encoded | None) -> Answers:
@@ -202,10 +202,10 @@ def _given(synthetic: Real, schema: Schema, count: int, seed: int) -> TableValue
     """Return a sample of records that were drawn before."""
     with _naming("synthetic"):
         # One record is of one person.
-        made = _values(synthetic, schema, person=None, max_rows=None, outside="refuse", sample=RowSample(count, seed))
-    if not len(made):
+        values = _values(synthetic, schema, person=None, max_rows=None, outside="refuse", sample=RowSample(count, seed))
+    if not len(values):
         raise BadRecords("synthetic holds no record: nothing to compare with")
-    return made
+    return values
 
 
 def _classified(records: Real | None, schema: Schema, as_read: Mapping[str, Any]) -> Encoded | None:

@@ -180,13 +180,13 @@ def release_mixture(
             "state its cost; pass the account that it was measured or trained on, and make a mixture of your own by "
             "Mixture(network, weights, run=account.ledger.run)"
         )
-    if said := sorted({"schema", "seed", "rows", INIT} & set(declared or {})):
-        raise ValueError(f"declared: holds {said}, which arguments and the mixture state already; leave them out")
+    if names := sorted({"schema", "seed", "rows", INIT} & set(declared or {})):
+        raise ValueError(f"declared: holds {names}, which arguments and the mixture state already; leave them out")
     words = {"model": f"{mixture.network.kind}, learned by another program than dpgen train"} | (declared or {})
-    if said := names_of_a_run(words):
+    if names := names_of_a_run(words):
         raise ValueError(
-            f"declared: holds {said}, names of settings of dpgen train, against whose plan verify would hold this release; "
-            f"take other names, as in my_{said[0]}"
+            f"declared: holds {names}, names of settings of dpgen train, against whose plan verify would hold this "
+            f"release; take other names, as in my_{names[0]}"
         )
     if not in_words(words["model"]):
         raise ValueError(f"declared: model={str(words['model'])[:60]!r}: expected words for what was learned")

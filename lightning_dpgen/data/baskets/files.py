@@ -63,10 +63,10 @@ def entries_of(source: Any, form: BasketForm, names: Sequence[Name] = ()) -> Ite
         MissingData: if there is no such file.
         BadRecords: for one that cannot be read as baskets, or a matrix, which does not say what its columns are.
     """
-    found = form.of(source)
-    if found == "matrix":
+    kind = form.of(source)
+    if kind == "matrix":
         raise BadRecords(f"{source}: a matrix does not say which items its columns are: declare them, as in items=1..16470")
-    return _rows(source, form) if found == "rows" else _lines(Path(source), form, form.separator_of(Path(source), names))
+    return _rows(source, form) if kind == "rows" else _lines(Path(source), form, form.separator_of(Path(source), names))
 
 
 def _lines(path: Path, form: BasketForm, separator: str | None) -> Iterator[Entries]:
@@ -114,17 +114,17 @@ def _texts(lines: list[bytes], done: int, path: Path) -> list[str]:
     return texts[: len(lines)]
 
 
-def _block(lines: list[int], held: list[list[str]], done: int, path: Path, labelled: bool) -> Entries:
-    heads = done + np.arange(len(held))
+def _block(lines: list[int], baskets_of_lines: list[list[str]], done: int, path: Path, labelled: bool) -> Entries:
+    heads = done + np.arange(len(baskets_of_lines))
     labels = None
     if labelled:
-        for line, items in zip(lines, held, strict=True):
+        for line, items in zip(lines, baskets_of_lines, strict=True):
             if not items:
                 raise BadRecords(f"{path}, line {line}: expected its label first, found an empty line")
-        labels = pa.array([items[0] for items in held], pa.string())
-        held = [items[1:] for items in held]
-    baskets = np.repeat(heads, [len(items) for items in held])
-    items = pa.array(list(chain.from_iterable(held)), pa.string())
+        labels = pa.array([items[0] for items in baskets_of_lines], pa.string())
+        baskets_of_lines = [items[1:] for items in baskets_of_lines]
+    baskets = np.repeat(heads, [len(items) for items in baskets_of_lines])
+    items = pa.array(list(chain.from_iterable(baskets_of_lines)), pa.string())
     place = lambda i: f"{path}, line {lines[i]}"  # noqa: E731
     return Entries(baskets, items, lambda i: place(baskets[i] - done), heads, labels, None, place, True)
 
@@ -210,12 +210,12 @@ def _lists(file: RowSource, items: str, label: str | None, person: str | None) -
                     "of items, or two columns, of basket ids and items"
                 )
         extra = dict(zip(besides, more, strict=True))
-        found = entries_in_memory(lists, extra.get(label), extra.get(person))
+        entries = entries_in_memory(lists, extra.get(label), extra.get(person))
         first = done
         head_place = lambda i, first=first: f"{file.where}, {basket_place(i + first)}"  # noqa: E731
-        place = lambda i, head=head_place, baskets=found.baskets: head(int(baskets[i]))  # noqa: E731
-        heads = found.heads + first
-        yield Entries(found.baskets + first, found.items, place, heads, found.labels, found.persons, head_place)
+        place = lambda i, head=head_place, baskets=entries.baskets: head(int(baskets[i]))  # noqa: E731
+        heads = entries.heads + first
+        yield Entries(entries.baskets + first, entries.items, place, heads, entries.labels, entries.persons, head_place)
         done += len(lists)
 
 

@@ -172,14 +172,14 @@ def _parsed(query: str, system: str) -> Any:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        found = [tree for tree in sqlglot.parse(query, read=dialect or None) if tree is not None]
+        statements = [tree for tree in sqlglot.parse(query, read=dialect or None) if tree is not None]
     except (SqlglotError, RecursionError, ValueError) as error:
         raise _unreadable(query, error) from None
     finally:
         logger.setLevel(level)
-    if len(found) != 1:
-        raise ValueError(f"several statements ({len(found)}): give one" if found else "no statement")
-    return found[0]
+    if len(statements) != 1:
+        raise ValueError(f"several statements ({len(statements)}): give one" if statements else "no statement")
+    return statements[0]
 
 
 def _unreadable(query: str, error: Exception) -> Unreadable:
@@ -309,16 +309,16 @@ class QueryRows(ValueRows):
                 f"{self._where}: {quote(table.table.text)} is a view, so a row may depend on several records: name a "
                 f"table, {declare}"
             )
-        found = [name for name in names if table.table.is_one_of([name], system)]
-        if len(found) != 1:
+        same = [name for name in names if table.table.is_one_of([name], system)]
+        if len(same) != 1:
             raise BadRecords(
                 f"{self._where}: the default schema has no table {quote(table.table.text)}: it has "
                 f"{listed(sorted(names)) or 'none'}; name it with its own schema, as in clinic.visits"
             )
-        columns = [str(column["name"]) for column in there.get_columns(found[0], schema=table.schema)]
+        columns = [str(column["name"]) for column in there.get_columns(same[0], schema=table.schema)]
         if other := [name.text for name in table.columns if not name.is_one_of(columns, system)]:
             raise BadRecords(
-                f"{self._where}: {quote(found[0])} has no such column: {quote(other[0])}; it has "
+                f"{self._where}: {quote(same[0])} has no such column: {quote(other[0])}; it has "
                 f"{listed(columns)}: name one of them, {declare}"
             )
 

@@ -138,12 +138,12 @@ class FileRows(WrappedRows):
 
     def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
         # A column of the file says how many rows there are.
-        own = [name for name in columns if name not in self._values] or self._rows.columns[:1]
-        for batch in self._rows.batches(own):
+        in_file = [name for name in columns if name not in self._values] or self._rows.columns[:1]
+        for batch in self._rows.batches(in_file):
             if not self._values:
                 yield batch
                 continue
-            there = dict(zip(own, batch.columns, strict=True))
+            there = dict(zip(in_file, batch.columns, strict=True))
             for name, value in self._values.items():
                 there[name] = pa.repeat(pa.scalar(value, pa.string()), batch.num_rows)
             yield pa.record_batch([there[name] for name in columns], names=columns)
@@ -151,14 +151,14 @@ class FileRows(WrappedRows):
 
 def _files_of(folder: Path, text: bool) -> list[Path]:
     """Return the files of a table; raise for a folder that holds none, or others beside them."""
-    found = sorted(_walk(folder))
-    paths = [path for path in found if path.suffix == PARQUET]
+    files = sorted(_walk(folder))
+    paths = [path for path in files if path.suffix == PARQUET]
     if not paths and text:
-        paths = [path for path in found if bare_name(path).endswith(TEXT)]
+        paths = [path for path in files if bare_name(path).endswith(TEXT)]
     if not paths:
         also = f" or of files that end in {', '.join(TEXT)}" if text else ""
         raise MissingData(f"{folder} is a folder without {PARQUET} files: expected a file, or a folder of such files{also}")
-    others = sorted(path.name for path in {*found} - {*paths})
+    others = sorted(path.name for path in {*files} - {*paths})
     if others:
         kind = PARQUET if paths[0].suffix == PARQUET else "text"
         raise BadRecords(

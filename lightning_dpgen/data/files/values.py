@@ -280,12 +280,12 @@ class JsonLines(ValueRows):
         except RecursionError:
             raise BadRecords(f"{place}: is nested too deeply: expected an object of single values") from None
         except ValueError as error:
-            said = "; write one object a line (jq -c '.[]')" if text.lstrip().startswith("[") else ""
+            advice = "; write one object a line (jq -c '.[]')" if text.lstrip().startswith("[") else ""
             fault = f"{error.msg}, at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
-            raise BadRecords(f"{place}: is not JSON ({fault[:80]}): expected one object in each line{said}") from None
+            raise BadRecords(f"{place}: is not JSON ({fault[:80]}): expected one object in each line{advice}") from None
         if not isinstance(value, dict):
-            said = " (jq -c '.[]' writes the objects of a list so)" if isinstance(value, list) else ""
-            raise BadRecords(f'{place}: expected an object such as {{"age": 42}}, one in each line{said}')
+            advice = " (jq -c '.[]' writes the objects of a list so)" if isinstance(value, list) else ""
+            raise BadRecords(f'{place}: expected an object such as {{"age": 42}}, one in each line{advice}')
         return value
 
 
@@ -294,8 +294,8 @@ class _Twice(Exception):
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         names = [key for key, _ in pairs]
         raise _Twice(next(key for key in names if names.count(key) > 1))
-    return found
+    return mapping

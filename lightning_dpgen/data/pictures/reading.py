@@ -141,16 +141,16 @@ def read_arrays(path: Path, form: PictureForm) -> tuple[np.ndarray, np.ndarray |
         raise BadRecords(f"{path}: images are of {images.dtype}, of unknown range: declare the largest, as in high=1.0")
     if not len(images):
         raise BadRecords(f"{path} holds no pictures")
-    found = _labels(arrays.get("labels"), len(images), form, path) if form.classes else None
+    labels = _labels(arrays.get("labels"), len(images), form, path) if form.classes else None
     channels = () if images.ndim == 3 else (images.shape[3],)
     fits = images.shape[1:3] == (form.height, form.width) and (channels or (1,))[0] == form.channels
     if fits and images.dtype == np.uint8 and form.high is None:
-        return images.reshape(len(images), *form.shape), found
+        return images.reshape(len(images), *form.shape), labels
     done = np.empty((len(images), *form.shape), np.uint8)
     for i, picture in enumerate(images):
         picture = _bytes(picture, form, path).reshape(*picture.shape[:2], *(3,) * (channels == (3,)))
         done[i] = picture if fits else form.of(Image.fromarray(picture))
-    return done, found
+    return done, labels
 
 
 def _channels_last(images: np.ndarray, form: PictureForm, path: Path) -> np.ndarray:

@@ -237,7 +237,7 @@ def _known_columns(schema: SeriesSchema, form: str) -> list[str] | None:
 
 def _columns(
     file: RowSource,
-    own: list[str],
+    declared: list[str],
     given: Sequence[str] | None,
     besides: list[str],
     what: str,
@@ -249,13 +249,13 @@ def _columns(
         columns = list(given)
     elif known is not None and set(known) <= set(file.columns):
         columns = known
-    elif set(own) <= set(file.columns):
-        columns = own
+    elif set(declared) <= set(file.columns):
+        columns = declared
     else:
         columns = file.others(besides)
-    if len(columns) != len(own):
+    if len(columns) != len(declared):
         raise BadRecords(
-            f"{file.where}: found {len(columns)} columns of {what}, expected {len(own)}, as the schema declares: "
+            f"{file.where}: found {len(columns)} columns of {what}, expected {len(declared)}, as the schema declares: "
             f"{listed(columns)}; name the columns of readings, or correct the length"
         )
     return columns

@@ -169,10 +169,10 @@ def _day(text: str) -> int | None:
 
 def _moment(text: str) -> int | None:
     try:
-        found = datetime.datetime.fromisoformat(text)
+        moment = datetime.datetime.fromisoformat(text)
     except ValueError:
         return None
-    return None if found.tzinfo is not None or found.microsecond else (found - _EPOCH) // _SECOND
+    return None if moment.tzinfo is not None or moment.microsecond else (moment - _EPOCH) // _SECOND
 
 
 def _written_moment(seconds: int, like: str) -> str:
@@ -196,10 +196,10 @@ def clock_seconds(steps: Sequence[str]) -> np.ndarray | None:
         >>> clock_seconds(("00:00", "12:30")), clock_seconds(("spring", "autumn"))
         (array([    0, 45000]), None)
     """
-    found = [_clock(step) for step in steps]
-    if not found or None in found:
+    clocks = [_clock(step) for step in steps]
+    if not clocks or None in clocks:
         return None
-    seconds = np.array(found)
+    seconds = np.array(clocks)
     return seconds if (np.diff(seconds) > 0).all() else None
 
 

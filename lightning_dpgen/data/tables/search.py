@@ -81,8 +81,8 @@ class Search:
         """Return the finished description.
 
         Args:
-            found: bounds on the scale of `raw`; ``{"bounds": bounds, "pieces": ..., "noise": ...}``, if it was also found
-                how numbers between them are distributed (`find_values`); or the categories.
+            discovery: bounds on the scale of `raw`; ``{"bounds": bounds, "pieces": ..., "noise": ...}``, if it was also
+                found how numbers between them are distributed (`find_values`); or the categories.
         """
         if self.find == KEYS:
             other = self.declared.other or OTHER
@@ -103,9 +103,9 @@ class Search:
                 keys["transform"] = "linear"
         return self.declared.with_values(**keys)
 
-    def build(self, found: Any) -> Column:
+    def build(self, discovery: Any) -> Column:
         """Return the column of the description that `complete` returns."""
-        return self.complete(found).build(self.name)
+        return self.complete(discovery).build(self.name)
 
     def leaves_between(self, bounds: Sequence[int | float]) -> Leaves:
         """Return the leaves of a tree between bounds that were found, for numbers as `raw` gives them."""

@@ -97,7 +97,7 @@ def make_dossier(certificate: dict[str, Any], verdict: Verdict) -> str:
 
 def hazards_of(certificate: dict[str, Any]) -> list[Hazard]:
     """Return the hazards with what a verified certificate of a private release says of each, in the publication's order."""
-    found = _rendered("hazards.yaml", certificate)
+    hazards = _rendered("hazards.yaml", certificate)
     return [
         Hazard(
             one["part"],
@@ -107,7 +107,7 @@ def hazards_of(certificate: dict[str, Any]) -> list[Hazard]:
             tuple((one.get("fields") or "").split()),
             one.get("ask") or "",
         )
-        for one in found
+        for one in hazards
     ]
 
 
@@ -252,12 +252,12 @@ def _weak_generators(certificate: dict[str, Any]) -> str:
     if certificate["noise"]["source"] == SECURE:
         return ""
     events = [certificate["event"], *(stage["event"] for stage in certificate["stages"])]
-    said = []
+    sentences = []
     if not all(_types(event) <= _WITHOUT_SAMPLING for event in events):
-        said.append("The generator that samples records is statistically sound and not cryptographic.")
+        sentences.append("The generator that samples records is statistically sound and not cryptographic.")
     if _is_inexact(certificate):
-        said.append("Noise on a GPU is made by torch's generator.")
-    return " ".join(said)
+        sentences.append("Noise on a GPU is made by torch's generator.")
+    return " ".join(sentences)
 
 
 def _is_inexact(certificate: dict[str, Any]) -> bool:
