@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import numbers
 from collections.abc import Iterable
 from decimal import Decimal
@@ -208,7 +209,7 @@ def _write_value(value: object) -> str:
     Raises:
         TypeError: for a value that is none of a column, such as a list.
     """
-    if isinstance(value, float | Decimal) and not _is_finite(value):
+    if (isinstance(value, Decimal) and not value.is_finite()) or (isinstance(value, float) and not math.isfinite(value)):
         return f"q{float(value)}"
     if isinstance(value, numbers.Rational | float | Decimal):
         whole = Fraction(value)
@@ -222,7 +223,3 @@ def _write_value(value: object) -> str:
     if isinstance(value, datetime.timedelta):
         return f"l{value.days} {value.seconds} {value.microseconds} {getattr(value, 'nanoseconds', 0)}"
     raise TypeError(f"a {type(value).__name__}: expected text or a number")
-
-
-def _is_finite(value: float | Decimal) -> bool:
-    return value.is_finite() if isinstance(value, Decimal) else abs(value) < float("inf")

@@ -131,18 +131,15 @@ def label_classifier(train: Encoded, layout: Layout) -> LinearClassifier:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         fitted = _classifier(CLASSIFIERS[0], [], 0).fit(one_hot(train, layout, groups), y)
-    slopes, offsets = (torch.from_numpy(array).double() for array in (fitted.coef_, fitted.intercept_))
+    slopes, biases = (torch.from_numpy(array).double() for array in (fitted.coef_, fitted.intercept_))
     if len(slopes) == 1:
         # With two labels only the second one has a score.
-        slopes, offsets = (
-            torch.cat([torch.zeros_like(slopes), slopes]),
-            torch.cat([torch.zeros_like(offsets), offsets]),
-        )
+        slopes, biases = (torch.cat([torch.zeros_like(x), x]) for x in (slopes, biases))
     seen = torch.ones(layout.width, dtype=torch.bool)
     seen[layout.labels] = False
     weights = torch.zeros(len(slopes), layout.width, dtype=torch.float64)
     weights[:, seen] = slopes
-    return LinearClassifier(torch.from_numpy(fitted.classes_.astype(np.int64)), weights, offsets)
+    return LinearClassifier(torch.from_numpy(fitted.classes_.astype(np.int64)), weights, biases)
 
 
 def _chances(name, train, y, test, layout, units, groups, total, seed) -> np.ndarray:

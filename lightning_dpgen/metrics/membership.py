@@ -335,12 +335,7 @@ def describe_twins(held_out: Encoded, real: Encoded, synthetic: Encoded, seen: s
     _, counts = np.unique(learned, return_counts=True)
     doubled = int(counts[counts > 1].sum())
     copies, drawn = (int(np.isin(asked, others).sum()) for others in (learned, generated))
-    shares = (
-        copies / len(asked),
-        doubled / len(learned),
-        drawn / len(asked),
-        float(np.isin(learned, generated).mean()),
-    )
+    shares = copies / len(asked), doubled / len(learned), drawn / len(asked), float(np.isin(learned, generated).mean())
     copied, twins, like_made, learned_like_made = map(_percent, shares)
     line = (
         f"{seen}, {copies:,} of {len(asked):,} held-out ones ({copied}) are identical to one that "

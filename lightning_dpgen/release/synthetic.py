@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.data.schema import Schema, kind_of
+from lightning_dpgen.data.schema import kind_of
 from lightning_dpgen.measure.first_draw import FirstDraw, look_at_first_draw
 from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
@@ -101,6 +101,7 @@ class SyntheticContent:
         license = certificate["declared"].get(LICENSE)
         write_croissant(folder, schema.arrow, name=name, description=certificate["statement"], license=license)
         what, parts, left_out = described(schema)
+        label = printable(schema.label_values[0], 60) if kind_of(schema).tabular else "the label"
         write_pages(
             folder,
             certificate,
@@ -122,13 +123,8 @@ class SyntheticContent:
             figure=self.figure,
             answers=None if self.answers is None else self.answers.deviation,
             measured=self.mixture.network.kind in measured_networks(),
-            classified=_label(schema) if isinstance(self.mixture.network, LabelledNetwork) else None,
+            classified=label if isinstance(self.mixture.network, LabelledNetwork) else None,
         )
-
-
-def _label(schema: Schema) -> str:
-    """Return the label of records in words."""
-    return printable(schema.label_values[0], 60) if kind_of(schema).tabular else "the label"
 
 
 def release_mixture(

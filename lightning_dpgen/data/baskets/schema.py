@@ -162,15 +162,11 @@ def _listed(items: Any) -> Any:
         items = range(items["first"], items["last"] + 1)
     # It is checked before it is written out: a range may be endless.
     if isinstance(items, range):
-        if not 1 <= _count(items) <= MOST_ITEMS:
+        # `len` cannot count so far.
+        if not 1 <= -((items.start - items.stop) // items.step) <= MOST_ITEMS:
             raise ValueError(f"items={quote(items)}: expected 1 to {MOST_ITEMS:,} items")
         items = tuple(items)
     return items
-
-
-def _count(numbers: range) -> int:
-    """Return the length of a range, also where `len` cannot count so far."""
-    return max(0, -((numbers.start - numbers.stop) // numbers.step))
 
 
 NO_UNIVERSE = (

@@ -103,7 +103,7 @@ class SeriesSchema(LabelledSchema):
     def _check_bounds(self) -> None:
         for channel, low, high, decimals in zip(self.channels, self.low, self.high, self.decimals, strict=True):
             what = f"low={quote(low)}, high={quote(high)} (channel {quote(channel)})"
-            if not all(_is_number(bound) and abs(bound) <= 1e30 for bound in (low, high)):
+            if not all(isinstance(x, int | float) and not isinstance(x, bool) and abs(x) <= 1e30 for x in (low, high)):
                 raise ValueError(f"{what}: expected two numbers within -1e30 and 1e30")
             # Numbers between bounds so near each other would be lost to rounding.
             if not high - low > 1e-12 * max(abs(low), abs(high)):
@@ -201,7 +201,3 @@ class SeriesSchema(LabelledSchema):
             if not isinstance(rest[name], Sequence) or isinstance(rest[name], str):
                 raise ValueError(f"{name}={quote(rest[name])}: expected a list")
         return cls(**rest, written=SeriesForm.from_json(fields.get("written", {})))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

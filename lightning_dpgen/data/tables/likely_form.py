@@ -92,7 +92,8 @@ def holds_thousands(texts: pa.Array, form: NumberForm) -> bool:
         >>> holds_thousands(pa.array(["7", "1.234"]), NumberForm(",", "."))
         True
     """
-    return any(pc.any(pc.match_substring(texts, sign)).as_py() for sign in _same(form.thousands))
+    signs = " \u00a0\u202f" if form.thousands == " " else form.thousands
+    return any(pc.any(pc.match_substring(texts, sign)).as_py() for sign in signs)
 
 
 def likely_decimals(texts: pa.Array, form: NumberForm) -> int | None:
@@ -178,10 +179,6 @@ def last_bytes(path: Path) -> bytes:
         # An even number, since letters of UTF-16 have two bytes.
         file.seek(max(path.stat().st_size // 2 * 2 - _LOOKED_AT // 16, 0))
         return file.read()
-
-
-def _same(sign: str) -> str:
-    return " \u00a0\u202f" if sign == " " else sign
 
 
 def reads(scale: Scale, texts: pa.Array) -> bool:

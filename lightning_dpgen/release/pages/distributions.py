@@ -217,11 +217,8 @@ def _told(apart: list[tuple[str, float]]) -> list[str]:
 
 def _texts(column: Numeric, ticks: np.ndarray) -> list[str]:
     """Write values as a schema does."""
-    return [value_text(column.scale.declared(_tick(column, number))) for number in ticks.tolist()]
-
-
-def _tick(column: Numeric, number: float) -> int | float:
-    return int(number) if column.scale.whole else float(number)
+    kind = int if column.scale.whole else float
+    return [value_text(column.scale.declared(kind(number))) for number in ticks.tolist()]
 
 
 def _merged(counts: np.ndarray) -> np.ndarray:

@@ -206,7 +206,7 @@ def _facts(certificate: dict[str, Any]) -> dict[str, Any]:
         "rows_independent": declared.get("rows_independent") is True,
         "seed": "seed" in declared,
         "kind": (kind := schema.get("kind") if isinstance(schema, dict) else None),
-        "parts": _parts(kind),
+        "parts": kinds()[kind].parts if isinstance(kind, str) and kind in kinds() else "",
         "model": model.get("name") if isinstance(model, dict) else None,
         "has_synthetic": SYNTHETIC in released,
         "has_projected": PROJECTED in released,
@@ -309,8 +309,3 @@ def _whole(value: Any) -> str:
         parts = [f"({_whole(part)})" if isinstance(part, dict | list) else _whole(part) for part in value]
         return ", ".join(parts) or "(empty)"
     return _exact(value) if isinstance(value, float) else value_text(value, len(str(value)) + 1)
-
-
-def _parts(kind: Any) -> str:
-    """Return the parts of the description of a record in words; nothing where the certificate shows no kind of ours."""
-    return kinds()[kind].parts if isinstance(kind, str) and kind in kinds() else ""

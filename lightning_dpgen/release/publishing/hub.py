@@ -80,7 +80,8 @@ def push(
         copy = Path(name)
         _copy(folder, copy)
         statement = _check(folder, copy, check)
-        kind = _kind(copy) if kind is None else kind
+        if kind is None:
+            kind = DATASET if any((copy / name).exists() for name in (SYNTHETIC, PROJECTED)) else MODEL
         return _send(copy, repo, kind, private, token, _card(copy / CARD, kind), statement)
 
 
@@ -146,10 +147,6 @@ def _check(folder: Path, copy: Path, check: Callable[[Path], Verdict]) -> str:
         problem = _line(verdict.problems[0].replace(str(copy), str(folder)))
         raise NotPushed(f"{folder}: is not sent, since dpgen verify refuses it: {problem}")
     return read_certificate(copy)["statement"]
-
-
-def _kind(folder: Path) -> str:
-    return DATASET if any((folder / name).exists() for name in (SYNTHETIC, PROJECTED)) else MODEL
 
 
 def _card(path: Path, kind: str) -> RepoCard:

@@ -93,8 +93,9 @@ def read_private(path: Path, ask: Callable[[], bytes | None]) -> Ed25519PrivateK
     """
     text = _read(path)
     if b"PRIVATE KEY-----" not in text:
-        public = "a public key: expected the private one" if _is_public(text) else f"no private key in PEM form: {_MAKE}"
-        raise BadKey(f"{path}: holds {public}")
+        is_public = b"PUBLIC KEY-----" in text or text.lstrip().startswith(b"ssh-")
+        what = "a public key: expected the private one" if is_public else f"no private key in PEM form: {_MAKE}"
+        raise BadKey(f"{path}: holds {what}")
     passphrase = None
     if b"ENCRYPTED" in text:
         passphrase = ask()
@@ -207,10 +208,6 @@ def read_signature(folder: Path) -> bytes:
 def _certificate(folder: Path) -> bytes:
     with open_ordinary(folder / CERTIFICATE, MOST_BYTES) as file:
         return file.read()
-
-
-def _is_public(text: bytes) -> bool:
-    return b"PUBLIC KEY-----" in text or text.lstrip().startswith(b"ssh-")
 
 
 def _read(path: Path) -> bytes:
