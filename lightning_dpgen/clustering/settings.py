@@ -95,10 +95,6 @@ class SplitSettings:
                 )
 
     @property
-    def _moments_share(self) -> float:
-        return self.moments_share * (1.0 if self.projects else _MEAN)
-
-    @property
     def projects(self) -> bool:
         """True if clusters are searched in fewer dimensions than there are features."""
         return self.dimensions is not None and self.dimensions < self.features
@@ -171,7 +167,8 @@ class SplitSettings:
         moments = []
         if self.projects or self.start == "mean":
             weights = {"sum": _MEAN, "moments": 1.0 - _MEAN} if self.projects else {"sum": 1.0}
-            moments = [StageSpec(MOMENTS, weights, 1, max_noise=n, share=self._moments_share)]
+            share = self.moments_share * (1.0 if self.projects else _MEAN)
+            moments = [StageSpec(MOMENTS, weights, 1, max_noise=n, share=share)]
         weights = {"counts": counts, "sums": 1.0 - counts}
         lloyd = StageSpec(LLOYD, weights, self.iterations, max_noise=n / self.k, share=self.lloyd_share)
         specs = [*moments, lloyd, final]

@@ -11,9 +11,6 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.schema import Schema
 
 if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-
     from lightning_dpgen.measure.recipe import Recipe
     from lightning_dpgen.release.drawing.described import Described
     from lightning_dpgen.release.drawing.release import Release
@@ -139,7 +136,7 @@ class Kind(ABC):
         """Return the function that writes records as files of their own; None where rows of tables stand in files."""
         return None
 
-    def sample(self, release: Release, *draw: Any) -> pd.DataFrame | np.ndarray:
+    def sample(self, release: Release, *draw: Any) -> Any:
         """Draw records of a release in the form in which people have them; `draw` as of `Release.sample`."""
         return release.form.frame(release.drawn_table(*draw))
 

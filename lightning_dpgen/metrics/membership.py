@@ -336,7 +336,7 @@ def describe_twins(held_out: Encoded, real: Encoded, synthetic: Encoded, seen: s
     doubled = int(counts[counts > 1].sum())
     copies, drawn = (int(np.isin(asked, others).sum()) for others in (learned, generated))
     shares = copies / len(asked), doubled / len(learned), drawn / len(asked), float(np.isin(learned, generated).mean())
-    copied, twins, like_made, learned_like_made = map(_percent, shares)
+    copied, twins, like_made, learned_like_made = (f"{100 * x:.2g} %" if x < 0.995 else f"{100 * x:.0f} %" for x in shares)
     line = (
         f"{seen}, {copies:,} of {len(asked):,} held-out ones ({copied}) are identical to one that "
         f"was learned from; of those learned from {twins} are to another; {drawn:,} held-out ones ({like_made}) are to a "
@@ -345,10 +345,6 @@ def describe_twins(held_out: Encoded, real: Encoded, synthetic: Encoded, seen: s
     expected = (doubled + 1) / (len(learned) + 2)
     new = copies / len(asked) >= expected + _COPIED * (1.0 - expected)
     return f"{line}; {COPIES}" if new and binom.sf(copies - 1, len(asked), expected) < _BY_CHANCE else line
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
 
 
 def _digests(encoded: Encoded) -> np.ndarray:

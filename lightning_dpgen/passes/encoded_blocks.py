@@ -243,12 +243,9 @@ class EncodedBlockStore(LockedFolder):
         except DamagedState:
             raise DamagedBlocks.at(self._folder / PERSONS) from None
 
-    def _list(self, name: str) -> Path:
-        return self._folder / f"{name}.json"
-
     def _listed(self, name: str) -> dict[str, Any]:
         """Return what the list of a block says; nothing where it is missing or damaged."""
-        content = checksummed_file.read(self._list(name))
+        content = checksummed_file.read(self._folder / f"{name}.json")
         return {} if content is None else json.loads(content)
 
     def _is_whole(self, name: str) -> bool:
