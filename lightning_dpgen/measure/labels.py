@@ -377,13 +377,14 @@ class LabelRecipe(Recipe):
         """Return none: a gradient that is nothing but noise is shrunk to what the mixture says."""
         return []
 
-    def fitted(self, state: State) -> Mixture:
-        """Draw the label of the mixture as these measurements say; see `Recipe.fitted`.
+    def fit(self, state: State) -> Mixture:
+        """Draw the label of the mixture as these measurements say; see `Recipe.fit`.
 
         The run that has paid for the label is that of the result if it has paid for the network, too; else it is not known.
         """
-        found = super().fitted(state)
-        return Mixture(found.network, found.weights, found.run if found.run == self.mixture.run else "", self.mixture.init)
+        mixture = super().fit(state)
+        run = mixture.run if mixture.run == self.mixture.run else ""
+        return Mixture(mixture.network, mixture.weights, run, self.mixture.init)
 
     def _mixture(self, state: State) -> Mixture:
         return self._regression.labelled(self.mixture, state[LABELS], self.sharpness)

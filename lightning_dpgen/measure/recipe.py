@@ -82,7 +82,7 @@ class Recipe(ABC):
     def _mixture(self, state: State) -> Mixture:
         """Fit the mixture to a state that holds an access of every stage that is not `dispensable`. Post-processing."""
 
-    def fitted(self, state: State) -> Mixture:
+    def fit(self, state: State) -> Mixture:
         """Fit the mixture, which remembers the run that has paid for it. Post-processing.
 
         Args:
@@ -130,9 +130,9 @@ class Recipe(ABC):
             ValueError, BadRecords, LedgerError: see `Workload.measure`; ValueError for a state of another run or recipe, or
                 an incomplete one without an account to pay for the rest.
         """
-        return self.fitted(self.measured(records, component, account, state=state, save=save, reserve=reserve))
+        return self.fit(self.measure_state(records, component, account, state=state, save=save, reserve=reserve))
 
-    def measured(
+    def measure_state(
         self,
         records: Records | InBlocks,
         component: Tensor | Components,

@@ -97,7 +97,7 @@ class MeasuredRun:
         records = data.records
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MostlyNoise)
-            state = self._recipe.measured(records, label_components(records), account)
+            state = self._recipe.measure_state(records, label_components(records), account)
         for accesses in state.values():
             released += [{name: (own.sums, own.deviation) for name, own in found.items()} for found in accesses]
         if self.settings.spec.privacy.fidelity_share is not None:

@@ -489,7 +489,7 @@ def _split(spec: RunSpec, schema: Schema) -> tuple[SplitSettings, torch.Tensor |
         raise UsageError(f"split.start={asked['start']}: expected mean, random, or a FILE{ENDING} of public records")
     try:
         asked = {name: value for name, value in asked.items() if value is not None or not name.endswith("_share")}
-        split = SplitSettings(**asked).fitted(schema.layout)
+        split = SplitSettings(**asked).for_layout(schema.layout)
     except ValueError as error:
         raise UsageError(as_settings(error, "split", spec.split)) from None
     return split, read_centres(spec.split.start, split.k, schema.layout.width) if is_file else None

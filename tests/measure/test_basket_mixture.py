@@ -129,7 +129,7 @@ def test_a_fit_is_a_function_of_noisy_numbers_and_the_seed(short_fits):
     recipe, mixture, state = fitted(records, 1.0, k=3)
     again = recipe.measure(None, None, None, state=state)
     assert torch.equal(again.network.means, mixture.network.means) and torch.equal(again.weights, mixture.weights)
-    other = BasketRecipe(records.schema, 3, 2000, seed=1).fitted(state)
+    other = BasketRecipe(records.schema, 3, 2000, seed=1).fit(state)
     assert not torch.equal(other.network.means, mixture.network.means)
 
 

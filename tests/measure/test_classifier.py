@@ -73,7 +73,7 @@ def learned():
 def test_real_records_teach_what_the_measured_model_does_not_know(learned):
     own, mixture, kept = learned
     unseen = some_series(600, seed=1)
-    begun = own.fitted({**kept[-1], LABELS: ()})
+    begun = own.fit({**kept[-1], LABELS: ()})
     assert right(mixture, unseen) > 0.95
     assert right(mixture, unseen) > right(begun, unseen) and isinstance(begun.network, ClassifiedNetwork)
 
@@ -169,7 +169,7 @@ def test_an_audit_may_measure_each_stage_on_an_account_of_its_own(learned):
     state = {**kept[1], "squares": rounds}
     assert set(own.statistics(SPREADS, state)) == {"squares"}
     with pytest.raises(ValueError, match="another run than that of the account"):
-        own.fitted({**kept[-1], "squares": rounds})
+        own.fit({**kept[-1], "squares": rounds})
 
 
 def test_a_release_is_read_back_with_its_classifier(learned, tmp_path):

@@ -82,7 +82,7 @@ def test_rows_keep_what_was_found_and_columns_stay_as_they_are(fits_of):
     fits_of(200)
     encoded = records(2, True)
     recipe, found = measured(encoded, 3.0, 2)
-    mixture = recipe.fitted({"tables": [found]})
+    mixture = recipe.fit({"tables": [found]})
     schema = mixture.network.schema
     assert "b = -1 if a = none" in schema.found_constraints and "c = r if a is missing" in schema.found_constraints
     drawn = Release(mixture).sample_encoded(N, 1)

@@ -235,7 +235,7 @@ def test_real_records_correct_what_a_poor_mixture_says():
     """One component knows nothing of what goes together: gradients do."""
     records, true = some_records(10_000)
     own, mixture, kept = measured(records, 5.0, k=1)
-    start = own.fitted({**kept[-1], LABELS: ()})
+    start = own.fit({**kept[-1], LABELS: ()})
     errors = [np.abs(given(found, records) - true).mean() for found in (start, mixture)]
     assert errors[1] < 0.1 and errors[1] < 0.5 * errors[0]
 
@@ -244,7 +244,7 @@ def test_the_label_begins_with_what_the_tables_say_of_it():
     """The ridge is a few thousandths for noise of .4 % of the records; a hundred times that would forget half of it."""
     records, true = some_records(2000)
     own, _, kept = measured(records, 3.0)
-    start = own.fitted({**kept[-1], LABELS: ()})
+    start = own.fit({**kept[-1], LABELS: ()})
     assert np.abs(given(start, records) - true).mean() < 0.1
     assert np.abs(true.mean(axis=0) - true).mean() > 0.2
 
@@ -265,7 +265,7 @@ def test_labels_follow_components_as_far_as_real_ones_can_be_told():
             drawn = regression._shares(regression._corrected(kept[-1][LABELS][:i])).square().sum(dim=1).mean()
             agreed = torch.tensor([2000.0 * (drawn + gap)], dtype=torch.float64)
             rounds.append({**found, "agreement": Measured(agreed, 0.0, found["agreement"].run)})
-        return float(own.fitted({**kept[-1], LABELS: rounds}).network.label_closeness)
+        return float(own.fit({**kept[-1], LABELS: rounds}).network.label_closeness)
 
     def agreement(closeness):
         return float((regression._levelled(weights, closeness)[0] * made).sum(dim=1).mean())
@@ -305,14 +305,14 @@ def test_a_label_that_columns_determine_is_left_to_the_mixture(monkeypatch):
     drawn = mixture.sample(4000, torch.Generator().manual_seed(0)).codes
     assert (drawn[:, 4] == drawn[:, 0] ^ drawn[:, 1]).mean() > 0.9
     # It begins with what the mixture says: a regression would know nothing.
-    start = own.fitted({**kept[-1], LABELS: ()}).network
+    start = own.fit({**kept[-1], LABELS: ()}).network
     assert float(start.label_weights.abs().max()) == 0.0 and float(start.label_closeness) == 1.0
     # Statistics go to other processes, and give the same bits there.
     for statistic in own.statistics(LABELS, kept[0]).values():
         copy = pickle.loads(pickle.dumps(statistic))
         assert torch.equal(sums(copy, codes[:50]), sums(statistic, codes[:50]))
     monkeypatch.setattr(labels, "_DOUBT", 0.0)
-    start = recipe(records).fitted({**kept[-1], LABELS: ()}).network
+    start = recipe(records).fit({**kept[-1], LABELS: ()}).network
     assert float(start.label_closeness) != 1.0
 
 
@@ -321,7 +321,7 @@ def test_noise_alone_moves_nothing_much(short_fits):
     """Gradients of a budget that buys nothing: their mean is drawn to the start by what noise explains."""
     records, _ = some_records(2000)
     own, mixture, kept = measured(records, 0.02)
-    start = own.fitted({**kept[-1], LABELS: ()})
+    start = own.fit({**kept[-1], LABELS: ()})
     noise = kept[-1][LABELS][0]["gradient"].deviation / 2000
     moved = mixture.network.label_weights - start.network.label_weights
     assert float(moved.norm()) < noise * math.sqrt(moved.numel())

@@ -46,7 +46,7 @@ def fitted(schema, encoded):
         sums = statistic.sums(encoded, torch.zeros(N, dtype=torch.int64))
         noise = torch.randn(sums.shape, dtype=torch.float64, generator=generator)
         found[name] = Measured(sums + NOISE * noise, NOISE)
-    return recipe.fitted({"tables": [found]})
+    return recipe.fit({"tables": [found]})
 
 
 @pytest.mark.parametrize("constraints", ALL, ids=str)
