@@ -429,36 +429,36 @@ class Permuted(GradientFactors):
     """Gradients that are held with the dimensions of the parameter in another order.
 
     Args:
-        held: the gradients, in the order in which they are held.
+        inner: the gradients, in the order in which they are held.
         shape: their shape.
         order: the place of each of the parameter's dimensions in it.
     """
 
-    held: GradientFactors
+    inner: GradientFactors
     shape: tuple[int, ...]
     order: tuple[int, ...]
 
     def norms(self) -> Tensor:
-        return self.held.norms()
+        return self.inner.norms()
 
     def rows(self) -> list[Tensor]:
-        return self.held.rows()
+        return self.inner.rows()
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         total = out.new_empty(self.shape)
-        self.held.weighted_sum(weights, silenced, total, add=False)
+        self.inner.weighted_sum(weights, silenced, total, add=False)
         in_order = total.permute(self.order)
         out.add_(in_order) if add else out.copy_(in_order)
 
     def materialise(self) -> Tensor:
-        return self.held.materialise().permute(0, *(1 + place for place in self.order))
+        return self.inner.materialise().permute(0, *(1 + place for place in self.order))
 
     def project(self, onto: Tensor) -> Tensor:
         back = [self.order.index(i) for i in range(len(self.order))]
-        return self.held.project(onto.permute(back).contiguous())
+        return self.inner.project(onto.permute(back).contiguous())
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> GradientFactors:
-        return Permuted(self.held.mapped(change), self.shape, self.order)
+        return Permuted(self.inner.mapped(change), self.shape, self.order)
 
 
 def outer(pairs: Sequence[tuple[Tensor, Tensor]], shape: Sequence[int], view: Sequence[int]) -> GradientFactors:

@@ -26,12 +26,12 @@ class Workers:
     """The workers of a training on a Ray cluster, as one of them sees them.
 
     Args:
-        held: the cores that all of them hold.
+        training_cores: the cores that all of them hold.
         rank: of this one among those that make the pass together.
         size: how many make the pass together.
     """
 
-    held: int
+    training_cores: int
     rank: int = 0
     size: int = 1
 
@@ -39,10 +39,10 @@ class Workers:
         """Return the share of this one in the cores of a cluster that no worker holds.
 
         Example:
-            >>> [Workers(held=2, rank=rank, size=2).spare(5) for rank in range(2)]
+            >>> [Workers(training_cores=2, rank=rank, size=2).spare(5) for rank in range(2)]
             [1, 2]
         """
-        free = max(0, cores - self.held)
+        free = max(0, cores - self.training_cores)
         return free * (self.rank + 1) // self.size - free * self.rank // self.size
 
 

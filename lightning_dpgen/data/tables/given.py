@@ -384,12 +384,12 @@ def _read(
             rows = np.zeros(0, np.int64) if misfit.row is None or problems.enough else np.delete(rows, row)
             continue
         places = np.concatenate([np.zeros(0, np.int64), *(place for _, place, _ in moved)])
-        own = pa.concat_arrays([pa.nulls(0, column.arrow), *(own for _, _, own in moved)])
+        moved_values = pa.concat_arrays([pa.nulls(0, column.arrow), *(array for _, _, array in moved)])
         counts = Counter({about: len(place) for about, place, _ in moved})
         rest = pa.array(np.delete(np.arange(len(rows)), places))
         if rounded := _rounded(some.take(rest), restored.take(rest)):
             counts[_ROUNDED, None] = rounded
-        return _at(rows, restored, len(values)), _Moved(*_at(rows[places], own, len(values)), counts)
+        return _at(rows, restored, len(values)), _Moved(*_at(rows[places], moved_values, len(values)), counts)
     nothing = _at(rows, pa.nulls(0, column.arrow), len(values))
     return nothing, _Moved(*nothing, Counter())
 

@@ -57,13 +57,13 @@ def impossible_pairs(
     # Constraints of a column and the one that it is relative to hold of sums of the same number.
     relative_to = {name: column.relative_to for name, column in relatives.items()}
     for related in _related(constraints):
-        known = [_Choices(columns[name], own, relatives.get(name)) for name, own in learned.items() if name in related]
-        own = [constraint for constraint in constraints if related.issuperset(constraint.columns)]
+        known = [_Choices(columns[name], one, relatives.get(name)) for name, one in learned.items() if name in related]
+        relevant = [constraint for constraint in constraints if related.issuperset(constraint.columns)]
         told_apart = {
-            frozenset((name, relative_to.get(name, name))) for one in own if not isinstance(one, Distance)
+            frozenset((name, relative_to.get(name, name))) for one in relevant if not isinstance(one, Distance)
             for name in one.columns if relative_to.get(name) in one.columns
         }  # fmt: skip
-        rules = Narrower(own, columns)
+        rules = Narrower(relevant, columns)
         values, changed = {name: all_values(columns[name]) for name in related}, None
         # The values of every row are worked out once.
         with suppress(Impossible):

@@ -70,7 +70,7 @@ class RowRules:
         self,
         columns: Mapping[str, Modelled],
         declared: Sequence,
-        found: Sequence,
+        found_texts: Sequence,
         relatives: Sequence[Relative] = (),
         searches: Sequence[Search] = (),
     ) -> None:
@@ -83,7 +83,7 @@ class RowRules:
         distances = [column.constraint(columns[column.relative_to]) for column in self.relatives.values()]
         self._declared = [*stated, *distances]
         self._impossible: dict[tuple[str, str], np.ndarray] | None = None
-        self._all = [*self._declared, *parse_constraints(found, known, FOUND)]
+        self._all = [*self._declared, *parse_constraints(found_texts, known, FOUND)]
 
     @cached_property
     def learned(self) -> dict[str, Modelled]:
@@ -111,15 +111,15 @@ class RowRules:
         """
         count = column.present
         rows = {column.name: (np.arange(count), np.zeros(count, bool))}
-        found = list[tuple[np.ndarray, str]]()
+        all_kinds = list[tuple[np.ndarray, str]]()
         for constraint in self._declared:
-            found += [(own, constraint.text) for own in constraint.kinds(rows)]
+            all_kinds += [(codes, constraint.text) for codes in constraint.kinds(rows)]
             if isinstance(constraint, Function) and constraint.of.name in rows:
                 # Another column may follow from this one.
                 self._compute([constraint], rows, count)
         kinds, left_out = np.zeros(count, np.int64), dict[str, None]()
-        for own, text in sorted(found, key=lambda one: len(np.unique(one[0]))):
-            both = np.unique(np.stack([kinds, own]), axis=1, return_inverse=True)[1].ravel()
+        for codes, text in sorted(all_kinds, key=lambda one: len(np.unique(one[0]))):
+            both = np.unique(np.stack([kinds, codes]), axis=1, return_inverse=True)[1].ravel()
             if both.max() < MOST_KINDS:
                 kinds = both
             else:
