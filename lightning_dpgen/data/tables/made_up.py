@@ -74,7 +74,7 @@ class Fake(Column):
     It numbers the rows of each table that is drawn, makes up identifiers, names or addresses, or is constant.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> column_of("who", {"type": "fake", "fake": "name"}).make(1, np.random.default_rng(0))[0].as_py()
         'Tom Nguyen'
     """
