@@ -382,9 +382,8 @@ class LabelRecipe(Recipe):
 
         The run that has paid for the label is that of the result if it has paid for the network, too; else it is not known.
         """
-        mixture = super().fit(state)
-        run = mixture.run if mixture.run == self.mixture.run else ""
-        return Mixture(mixture.network, mixture.weights, run, self.mixture.init)
+        fit = super().fit(state)
+        return Mixture(fit.network, fit.weights, fit.run if fit.run == self.mixture.run else "", self.mixture.init)
 
     def _mixture(self, state: State) -> Mixture:
         return self._regression.labelled(self.mixture, state[LABELS], self.sharpness)
