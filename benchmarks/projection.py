@@ -16,8 +16,8 @@ from sklearn.random_projection import GaussianRandomProjection
 
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.projection.matrices import make_matrix
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
-from lightning_dpgen.projection.sensitivity import Neighbourhood
 
 ROWS, D, K, ROUNDS = 1_000_000, 100, 20, 3
 

@@ -110,7 +110,7 @@ class Pool:
             self.people.to_csv(table, index=False)
             known = public_set("adult").schema
             columns = tuple(column for column in known.columns if column.name != "education")
-            schema.write_text(schema_text(known.changed(columns, header=True)), encoding="utf-8")
+            schema.write_text(schema_text(known.with_values(columns, header=True)), encoding="utf-8")
         data = ["data=table", f"data.path={table}", f"data.schema={schema}", f"data.n={n}"]
         return load_complete_settings([*data, *variant, f"seed={seed}"])
 

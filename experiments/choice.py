@@ -65,7 +65,7 @@ from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.baskets import CountingQueryError, queries_together
 from lightning_dpgen.metrics.classifiers import detection, train_on_synthetic
 from lightning_dpgen.metrics.summaries import QuantileBins, binned, quantile_bins
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.specs import defaults
 from lightning_dpgen.specs.defaults import strength_of
 
@@ -147,7 +147,7 @@ def cell(folder: Path, kind: str, label: bool, epsilon: float, candidate: str, s
     options = f"{{kind: {kind}, label: {str(label).lower()}, seed: {seed}}}"
     data = ["data=own", "data.target=choice.given", f"data.options={options}", f"data.n={N}"]
     run, seconds = trained(folder / f"{kind}.{label}.{epsilon:g}.{candidate}.{seed}", data, epsilon, candidate, seed)
-    made = load_release(run / "release").encoded(N, seed)
+    made = load_release(run / "release").sample_encoded(N, seed)
     return {"score": score(schema, made, encoded[np.arange(N)], encoded[np.arange(N, 2 * N)]), "seconds": seconds}
 
 
@@ -165,7 +165,7 @@ class Halves:
     def __init__(self, name: str, seed: int) -> None:
         self.name, self.trial, self.seed = name, TABLES[name], seed
         # Values are compared, so bins do not matter.
-        self.schema = parse_schema(self.trial.schema).completed(2)
+        self.schema = parse_schema(self.trial.schema).with_bins(2)
 
     @cached_property
     def rows(self) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -241,7 +241,7 @@ def draw_mushroom(n: int, seed: int) -> pd.DataFrame:
 
 def _public(draw: Callable[[int, int], pd.DataFrame], name: str) -> MadeUp:
     schema = public_set(name).schema
-    return MadeUp(draw, schema.label, schema_text(schema.changed(header=True)))
+    return MadeUp(draw, schema.label, schema_text(schema.with_values(header=True)))
 
 
 SIZES = (2, 2, 3, 3, 4, 4, 5, 6, 7, 8, 9, 10)

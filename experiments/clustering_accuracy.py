@@ -109,7 +109,7 @@ def rival_k_means() -> type:
 
 
 def by_us(records: Records, way: dict, epsilon: float, seed: int) -> torch.Tensor:
-    settings = SplitSettings(k=10, iterations=20, **way).fitted(records.schema.layout)
+    settings = SplitSettings(k=10, iterations=20, **way).for_layout(records.schema.layout)
     plan = plan_of(settings, epsilon)
     assert math.isinf(epsilon) or plan.epsilon <= epsilon * (1 + 1e-9)
     account = Account(plan, stream=PrivateStream(seed=seed))

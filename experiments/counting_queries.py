@@ -34,7 +34,7 @@ from lightning_dpgen.common.strict_json import read_json
 from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import BasketSchema, read_items
 from lightning_dpgen.metrics.baskets import QUERIES, CountingQueryError, queries_together, uniform_queries
-from lightning_dpgen.release.drawing.sampler import Release, load_release
+from lightning_dpgen.release.drawing.release import Release, load_release
 from lightning_dpgen.release.files import CERTIFICATE, RELEASE, release_folder
 from lightning_dpgen.specs.privacy import default_delta
 
@@ -125,7 +125,7 @@ def release_row(data: Data, folder: Path) -> Row:
         for start in range(0, n, _AT_ONCE):
             # The seed has 32 bits, which is all that torch keeps.
             key = int(np.random.SeedSequence([seed, start]).generate_state(1)[0])
-            yield release.encoded(min(_AT_ONCE, n - start), seed=key).units
+            yield release.sample_encoded(min(_AT_ONCE, n - start), seed=key).units
 
     return Row(f"{name}, {said}", {"release": certificate["digest"]}, drawn)
 

@@ -393,7 +393,7 @@ def main() -> None:
             def rival(run=run, epsilon=epsilon) -> Pictures:
                 words = [*measured_words(path, data, epsilon), f"seed={asked.seed}"]
                 release = load_release(train(run, words) / "release")
-                return pictures(release.encoded(ROWS, 3), data.schema)
+                return pictures(release.sample_encoded(ROWS, 3), data.schema)
 
             scores.say("measured, all of the budget", about, rival)
         trial = Trial(

@@ -34,7 +34,7 @@ from watched import watch
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.metrics.marginals import WassersteinDistance
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 
 POINTS = 8
 # The ratio of the last bound to the first, or of the last learning rate to the first.

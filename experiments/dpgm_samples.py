@@ -19,7 +19,7 @@ from training import train
 
 from lightning_dpgen.common.strict_json import read_json
 from lightning_dpgen.data.public_sets import load_public_set, public_set
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.release.files import CERTIFICATE, release_folder
 
 MODELS = {

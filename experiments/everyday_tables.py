@@ -160,8 +160,8 @@ class EverydayTable:
         """
         frames = [pd.read_csv(path, dtype=str, keep_default_na=False) for path in self.files(folder)]
         schema = listed_values(self.described, frames[0])
-        learned = read_table(frames[0], schema.completed(BINS), outside="clamp", values=True).values
-        schema = schema.changed([self._cut(column, learned) for column in schema.columns])
+        learned = read_table(frames[0], schema.with_bins(BINS), outside="clamp", values=True).values
+        schema = schema.with_values([self._cut(column, learned) for column in schema.columns])
         parts = (read_table(frame, schema, outside="clamp", values=True) for frame in frames)
         train, test = (Records(schema, read.encoded, values=read.values) for read in parts)
         return train, test
@@ -221,7 +221,7 @@ def cut(column: Numeric, numbers: np.ndarray, starts: Iterable[int] = ()) -> Num
     found = np.concatenate([quantiles, compared.single, compared.single + 1, compared.starts, np.array([*starts], float)])
     low, high = (column.scale.tick(value) for value in (column.low, column.high))
     edges = tuple(column.scale.declared(int(start)) for start in np.unique(found) if low < start <= high)
-    return column.changed(edges=edges, bins=None, transform="linear")
+    return column.with_values(edges=edges, bins=None, transform="linear")
 
 
 def half_hours() -> list[int]:
@@ -291,6 +291,6 @@ columns:
     **dict.fromkeys(("dep_time", "sched_dep_time", "arr_time", "sched_arr_time"), half_hours()),
 })  # fmt: skip
 ADULT = PublicAdult(
-    "adult", public_set("adult").n, schema_text(public_set("adult").schema.changed(header=True)),
+    "adult", public_set("adult").n, schema_text(public_set("adult").schema.with_values(header=True)),
     Question("income", is_second), {},
 )  # fmt: skip

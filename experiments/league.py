@@ -41,7 +41,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from lightning_dpgen.common.strict_json import read_json
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.release.files import CERTIFICATE, release_folder
 
 # Names and settings of `dpgen train`, the cheapest first. A name holds no comma.

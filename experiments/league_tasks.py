@@ -26,7 +26,7 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import schema_text
 from lightning_dpgen.metrics.baskets import QUERIES, CountingQueryError
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 
 
 class Task(ABC):
@@ -141,7 +141,7 @@ class AdultBalanced(Tables):
         frame.iloc[np.sort(np.concatenate([few, chosen]))].drop(columns="education").to_csv(table, index=False)
         schema.unlink(missing_ok=True)
         columns = tuple(column for column in known.columns if column.name != "education")
-        schema.write_text(schema_text(known.changed(columns, header=True)), encoding="utf-8")
+        schema.write_text(schema_text(known.with_values(columns, header=True)), encoding="utf-8")
         return table, schema
 
 
@@ -169,7 +169,7 @@ class Baskets(Task):
     def drawn(self, release: Release, epsilon: float, run: int) -> Encoded:
         if release.schema.items != self.real_baskets.schema.items:
             raise ValueError(f"a release over other items than those of {self.real_baskets.path}")
-        return release.encoded(self.n, seed=run)
+        return release.sample_encoded(self.n, seed=run)
 
     def simple(self, epsilon: float, run: int) -> Encoded:
         data = self.real_baskets
@@ -236,7 +236,7 @@ class Mnist(Task):
     def drawn(self, release: Release, epsilon: float, run: int) -> Encoded:
         if release.schema.layout != public_set("mnist").schema.layout:
             raise ValueError("a release of other pictures than those of data=mnist")
-        return release.encoded(self.n, seed=run)
+        return release.sample_encoded(self.n, seed=run)
 
     def simple(self, epsilon: float, run: int) -> Encoded:
         real = Records(public_set("mnist").schema, self._records(held_out=False))

@@ -26,7 +26,7 @@ from torch import nn
 from lightning_dpgen.common.strict_json import read_json
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import load_public_set, public_set
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.release.files import CERTIFICATE, release_folder
 
 ROWS, EPOCHS, RESIDUAL_EPOCHS, BATCH = 20_000, 6, 3, 64
@@ -118,7 +118,7 @@ def main() -> None:
         else:
             folder = release_folder(path)
             certificate, release = read_json(folder / CERTIFICATE), load_release(folder)
-            encoded, levels = release.encoded(asked.rows, asked.seed), release.schema.layout.levels
+            encoded, levels = release.sample_encoded(asked.rows, asked.seed), release.schema.layout.levels
             about, said = certificate["digest"], f"{path}, epsilon {certificate['epsilon']}"
 
         found = {}

@@ -46,8 +46,8 @@ def adult(held_out: bool) -> pd.DataFrame:
 def bounds_alone() -> str:
     """Return Adult's schema without what it says of the bins of numbers."""
     known = public_set("adult").schema
-    columns = (c.changed(transform="linear", special=()) if isinstance(c, Numeric) else c for c in known.columns)
-    return schema_text(known.changed(columns, header=True))
+    columns = (c.with_values(transform="linear", special=()) if isinstance(c, Numeric) else c for c in known.columns)
+    return schema_text(known.with_values(columns, header=True))
 
 
 def scores(real: pd.DataFrame, other: pd.DataFrame, made: pd.DataFrame, label: str, seed: int) -> list[float]:
@@ -84,7 +84,7 @@ class Table:
 
 
 def tables() -> dict[str, Table]:
-    bank, own = TABLES["bank"], schema_text(public_set("adult").schema.changed(header=True))
+    bank, own = TABLES["bank"], schema_text(public_set("adult").schema.with_values(header=True))
     return {
         "bank": Table(lambda run: (bank.draw(20_000, run), bank.draw(20_000, 1000 + run)), bank.label, bank.schema),
         "adult, bounds alone": Table(lambda _: (adult(False), adult(True)), "income", bounds_alone()),

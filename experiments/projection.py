@@ -22,9 +22,9 @@ from sklearn.cluster import KMeans
 from lightning_dpgen.data.files.arrays import blobs
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.projection.matrices import distortion, make_matrix
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.projection.recovery import Recovery
-from lightning_dpgen.projection.sensitivity import Neighbourhood
 from lightning_dpgen.release.projected import ProjectedRows
 
 EPSILON, DISTANCE, ROWS, DRAWS = 4.0, 1.0, 2000, 20

@@ -120,7 +120,7 @@ def generated(folder: Path, name: str, variant: str, days: Days, n: int, seed: i
     """Return n days of a run that is trained unless it was before, rounded as in its release."""
     run = folder / f"{name}_{variant}_{seed}".replace(" ", "_").replace(",", "")
     train(run, [*days.settings, f"seed={seed}", *variants()[variant]])
-    made = load_release(run / "release").encoded(n, seed)
+    made = load_release(run / "release").sample_encoded(n, seed)
     rounded = days.schema.decode(made, np.random.default_rng(0)).to_pandas()[days.schema.columns].to_numpy()
     return Encoded(days.schema.scaled(rounded), made.codes)
 

@@ -29,7 +29,7 @@ from sklearn.metrics import roc_auc_score
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.tables.descriptions import column_of
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.measure.tables import TableRecipe, pays_by_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.account import Account
@@ -45,8 +45,8 @@ def tables(data: str, epsilon: float, seed: int) -> tuple[Records, Records]:
     n = 15_682 if data == "adult-balanced" else public_set(data).n
     if data == "adult-balanced":
         kept = (column_of(c.name, {"type": "drop"}) if c.name == "education" else c for c in schema.columns)
-        schema = schema.changed(kept)
-    schema = schema.completed(default_bins(n, epsilon if math.isfinite(epsilon) else None, DELTA))
+        schema = schema.with_values(kept)
+    schema = schema.with_bins(default_bins(n, epsilon if math.isfinite(epsilon) else None, DELTA))
     parts = []
     for held_out, of in ((False, seed), (True, 1000)):
         read = load_public_set(data.removesuffix("-balanced"), schema, held_out=held_out)

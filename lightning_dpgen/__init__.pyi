@@ -45,7 +45,7 @@ from .privacy.planning.calibration import make_plan as make_plan
 from .privacy.planning.stage_spec import StageSpec as StageSpec
 from .projection.transformer import PrivateProjection as PrivateProjection
 from .release.against_real import evaluate as evaluate
-from .release.drawing.sampler import load_release as load_release
+from .release.drawing.release import load_release as load_release
 from .release.synthetic import release_mixture as release_mixture
 from .release.weights import release_weights as release_weights
 from .sampling.errors import BadRecords as BadRecords

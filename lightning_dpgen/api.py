@@ -28,7 +28,7 @@ from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.release.against_real import evaluate, write_evaluation
 from lightning_dpgen.release.certificate import paragraphs
-from lightning_dpgen.release.drawing.sampler import Release, load_release
+from lightning_dpgen.release.drawing.release import Release, load_release
 from lightning_dpgen.release.files import read_certificate
 from lightning_dpgen.runs import run_folder
 from lightning_dpgen.runs.interrupts import Interrupts

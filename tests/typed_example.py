@@ -28,7 +28,7 @@ from lightning_dpgen import (
 )
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.models.bases import Basis
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.sampling.lots import LotLoader
 

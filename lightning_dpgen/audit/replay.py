@@ -253,4 +253,4 @@ class HeldRecipe(Recipe):
         return []
 
     def _mixture(self, state: State) -> Mixture:
-        return self._recipe.fitted(state)
+        return self._recipe.fit(state)

@@ -1,7 +1,7 @@
 """Attacks on a training: a private step at its worst neighbours, and many canaries in one run.
 
-At its worst neighbours, a lot of one record and an empty one, a step is told apart by what it releases. In one run
-(Steinke, Nasr and Jagielski 2023) a coin decides for each canary, and the auditor guesses. It sees what a training
+`audit_step` attacks one step: it compares what a step on one record and a step on none release. `audit_run` attacks one run
+(Steinke, Nasr and Jagielski 2023): a coin decides for each canary, and the auditor guesses. It sees what a training
 releases on its way, every noisy gradient, as the proof of its privacy allows, and nothing that is computed before noise.
 The contribution of a canary is known, so its score is the amount of it that explains the released numbers best, beside all
 other canaries and the noise (ridge regression).
@@ -55,8 +55,8 @@ def audit_lots(sample_rate: float, draws: int, confidence: float) -> Finding:
     """
     plan = Plan((Stage(Access(TRAINING, {"gradient": 1.0}, Poisson(sample_rate)), draws, 1.0),), math.inf, 0.5)
     lots = PoissonLots(torch.arange(_RECORDS, dtype=torch.float32)[:, None], Account(plan))
-    held = sum(int((lots.draw().records == 0.0).sum()) for _ in range(draws))
-    bound = float(beta.ppf(1.0 - confidence, held, draws - held + 1)) if held else 0.0
+    present = sum(int((lots.draw().records == 0.0).sum()) for _ in range(draws))
+    bound = float(beta.ppf(1.0 - confidence, present, draws - present + 1)) if present else 0.0
     return Finding("how often a lot holds a record (its rate)", sample_rate, bound, 0.0, f"{draws:,} lots")
 
 
@@ -181,15 +181,15 @@ class StepScores:
         expected = added(torch.full_like(inverse, chance))
         target = along({p: released[p] - expected[p] for p in released})
         ridge = access.multipliers["gradient"] ** 2 / (chance * (1.0 - chance))
-        found = _solved(lambda weights: along(added(weights)) + ridge * weights, target)
-        self.scores += found.cpu().numpy()
+        amounts = _conjugate_gradients(lambda weights: along(added(weights)) + ridge * weights, target)
+        self.scores += amounts.cpu().numpy()
 
 
 def _largest(bound: float | tuple) -> float:
     return max(map(_largest, bound)) if isinstance(bound, tuple) else bound
 
 
-def _solved(product: Callable[[Tensor], Tensor], target: Tensor) -> Tensor:
+def _conjugate_gradients(product: Callable[[Tensor], Tensor], target: Tensor) -> Tensor:
     """Solve ``product(x) = target`` nearly, by conjugate gradients; the product is symmetric and positive."""
     x, residual = torch.zeros_like(target), target.clone()
     direction, square = residual, residual @ residual
@@ -205,10 +205,10 @@ def _solved(product: Callable[[Tensor], Tensor], target: Tensor) -> Tensor:
 
 
 def audit_run(
-    scored: Callable[[np.ndarray], np.ndarray],
-    part: np.ndarray,
+    run_and_score: Callable[[np.ndarray], np.ndarray],
+    is_member: np.ndarray,
     *,
-    claims: Callable[[float], float],
+    epsilon_at: Callable[[float], float],
     delta: float,
     confidence: float,
     what: str,
@@ -219,20 +219,20 @@ def audit_run(
     beforehand, and share the allowed error.
 
     Args:
-        scored: function that makes the run with some of the canaries and returns the scores of all.
-        part: (m,) True for canaries that take part.
-        claims: the epsilon of the run at a delta.
+        run_and_score: makes the run with some of the canaries and returns the scores of all.
+        is_member: (m,) True for canaries that take part.
+        epsilon_at: returns the epsilon of the run at a delta.
         delta: delta of its certificate; if the bound would drown in it, a smaller one is used.
     """
-    scores, count = scored(part), len(part)
+    scores, count = run_and_score(is_member), len(is_member)
     order = np.argsort(scores, kind="stable")
     error = (1.0 - confidence) / len(_SHARES)
     delta = min(delta, 0.01 * error / count)
     best, how = 0.0, ""
     for share in _SHARES:
         half = max(1, math.floor(0.5 * share * count))
-        right = int(part[order[count - half :]].sum() + (~part[order[:half]]).sum())
+        right = int(is_member[order[count - half :]].sum() + (~is_member[order[:half]]).sum())
         bound = one_run_epsilon(count, 2 * half, right, delta, 1.0 - error)
         if bound > best or not how:
             best, how = bound, f"one run, {count:,} canaries, {right:,} of {2 * half:,} guesses right"
-    return Finding(what, claims(delta), best, delta, how)
+    return Finding(what, epsilon_at(delta), best, delta, how)

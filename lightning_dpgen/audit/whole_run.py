@@ -232,7 +232,7 @@ class _Attack:
         """Return the bounds that follow from the ratios (2, trials, noises) and the mean squared shifts (noises,)."""
         delta, error, events = self._plan.delta, 1.0 - confidence, dict(self._plan.stage_events)
         stages = [stage.name for stage in self._plan.stages]
-        several = [stage for stage in stages if sum(own == stage for own, _ in self.names) > 1]
+        several = [stage for stage in stages if sum(stage_name == stage for stage_name, _ in self.names) > 1]
         parts = len(self.names) + len(stages)
 
         def part(what: str, claim: float, places: Sequence[int], error: float, epsilon: float | None = None) -> Attacked:
@@ -255,7 +255,7 @@ class _Attack:
                 noises.append(part(f"{stage}: {name}", claim, [place], 0.5 * error / parts))
         accesses = []
         for stage in self._plan.stages:
-            places = [place for place, (own, _) in enumerate(self.names) if own == stage.name]
+            places = [place for place, (stage_name, _) in enumerate(self.names) if stage_name == stage.name]
             if choices := stage.access.kinds:
                 epsilon = sum(1.0 / stage.access.multipliers[name] for name in choices) * stage.count
                 claim = shift_of_full_passes(events[stage.name])

@@ -256,6 +256,6 @@ def _whole(settings: Settings, plan: Plan, canaries: Records, confidence: float,
 
     try:
         part = coins(len(canaries))
-        return audit_run(scored, part, claims=claims, delta=plan.delta, confidence=confidence, what=what)
+        return audit_run(scored, part, epsilon_at=claims, delta=plan.delta, confidence=confidence, what=what)
     except NoiseMissing as error:
         return Finding(what, plan.epsilon, math.inf, plan.delta, f"the run refuses itself: {' '.join(str(error).split())}")

@@ -63,7 +63,7 @@ def _write_codes(arguments: Namespace, output: Path, source: Source) -> int:
     with loading():
         import pyarrow as pa
 
-        from lightning_dpgen.release.drawing.sampler import load_release
+        from lightning_dpgen.release.drawing.release import load_release
     release = load_release(arguments.release)
     records, counted = source.records(release.schema)
     print(BANNER)

@@ -181,7 +181,7 @@ def _evaluate(arguments: argparse.Namespace, certificate: dict[str, Any], source
     with loading():
         from lightning_dpgen.metrics.quality import MissingLibrary, import_quality_report
         from lightning_dpgen.release.against_real import BANNER, REAL_ROWS, REPORT, evaluate, write_evaluation
-        from lightning_dpgen.release.drawing.sampler import load_release
+        from lightning_dpgen.release.drawing.release import load_release
     release = load_release(arguments.release)
     if arguments.sdmetrics:
         try:

@@ -25,7 +25,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from lightning_dpgen.common.plain_text import listed
-from lightning_dpgen.measure.recipe import LostColumns
+from lightning_dpgen.measure.pair_tables import LostColumns
 from lightning_dpgen.privacy.errors import RankLost
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.privacy.software import launched_as

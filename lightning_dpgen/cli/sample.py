@@ -28,8 +28,8 @@ from lightning_dpgen.release.drawing.description import (
 )
 from lightning_dpgen.release.files import PROJECTED, NotARelease, release_folder
 from lightning_dpgen.release.publishing.mark import NOT_PRIVATE, completed_schema
-from lightning_dpgen.release.rows.as_read import AsRead
 from lightning_dpgen.release.rows.database_table import write_to_database
+from lightning_dpgen.release.rows.output_format import OutputFormat
 from lightning_dpgen.release.rows.tables import (
     FORMATS,
     MOST_ROWS_OF_A_SHEET,
@@ -224,9 +224,8 @@ def _draw(arguments: Namespace, place: Place | None) -> int:
         if arguments.given is not None:
             n, what = _complete(place, draw, arguments), "completed row"
         elif place is not None and place.folder and arguments.format is None and write_folder is not None:
-            write_folder(
-                place.path, release.schema, release.encoded(n, arguments.seed, where, draw.balance), private=release.private
-            )
+            encoded = release.sample_encoded(n, arguments.seed, where, draw.balance)
+            write_folder(place.path, release.schema, encoded, private=release.private)
         elif place is not None and place.folder:
             ending_note = _write_folder(place, draw, arguments)
         else:
@@ -265,7 +264,7 @@ def _complete(place: Place | None, draw: DrawSpec, arguments: Namespace) -> int:
     try:
         given = release.given_rows(place_of(arguments.given))
         # Nothing is written before all rows are complete.
-        chunks = list(release.completed(given, arguments.seed))
+        chunks = list(release.complete_blocks(given, arguments.seed))
     except (BadRecords, TooRare) as error:
         raise UsageError(f"--given {error}") from None
     except OSError as error:
@@ -324,7 +323,7 @@ def _sheet(place: Place | None, schema: Schema) -> str:
 
 
 def _write(place: Place | None, draw: DrawSpec, *, escape: bool, sheet: str) -> None:
-    chunks, columns, form = draw.chunks(), draw.columns, draw.written_form
+    chunks, columns, form = draw.sample_blocks(), draw.columns, draw.written_form
     if place is None:
         for text in csv_text(chunks, escape=escape, form=form):
             print(text, end="")
@@ -338,7 +337,7 @@ def _write_file(
     output: Path,
     chunks: Iterable[pa.RecordBatch],
     schema: pa.Schema,
-    form: AsRead,
+    form: OutputFormat,
     *,
     escape: bool,
     sheet: str,

@@ -21,13 +21,13 @@ from lightning_dpgen.data.files.kinds import KNOWN
 from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.tables.arrays import BadValue
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.descriptions import json_schema
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_advice import explained, warning_of_few, warnings_of, warnings_of_sample
 from lightning_dpgen.data.tables.schema_draft import OPEN, draft_of_file, draft_of_rows, draft_text
 from lightning_dpgen.data.tables.schema_file import read_leniently, read_yaml
+from lightning_dpgen.data.tables.schema_keys import json_schema
 from lightning_dpgen.privacy.accounting.epsilon_range import check_epsilon, gaussian_mu
 from lightning_dpgen.release.files import IN_RELEASE, lies_in_release
 from lightning_dpgen.sampling.errors import BadRecords
@@ -234,7 +234,7 @@ def _check(path: Path, arguments: argparse.Namespace) -> int:
         warnings.append(("bins", text))
     if noise is not None:
         bins = default_bins(n, arguments.epsilon, default_delta(n))
-        if text := warning_of_few(schema.completed(bins), n, noise):
+        if text := warning_of_few(schema.with_bins(bins), n, noise):
             warnings.append((f"{say_count(n, 'record')} at epsilon {arguments.epsilon:g}", text))
     refused = len(problems)
     if noise is not None:
@@ -299,6 +299,6 @@ def _of_sample(schema: TableSchema, name: str) -> list[tuple[str, str]]:
     place = place_of(name)
     if not place.is_file():
         raise UsageError(f"--public-sample {name}: there is no such file{suggest_file(place)}")
-    decided = schema.completed(_BINS)
+    decided = schema.with_bins(_BINS)
     reading = read_table(place, decided, outside="clamp")
     return list(warnings_of_sample(schema, decided, reading.encoded, reading.counted))

@@ -167,7 +167,7 @@ def private_split(
         Nothing has been spent then.
     """
     state = account.ranks.broadcast_object(state or SplitState())
-    store, settings, ranks = store_of(records), settings.fitted(Layout(units=len(scale))), account.ranks
+    store, settings, ranks = store_of(records), settings.for_layout(Layout(units=len(scale))), account.ranks
     persons_of(store, None, account.plan.max_rows)
     check_split(settings, n, account, state)
     _check_rows(store, len(scale))

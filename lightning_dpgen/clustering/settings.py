@@ -39,7 +39,7 @@ class SplitSettings:
             moments, where every record has length 1; None, or as many as there are features, for all of them (DPGM).
         iterations: Lloyd iterations T.
         features: number d of Fourier features, even if they are paired.
-        gamma: kernel width; None for one that follows from the layout (`fitted`).
+        gamma: kernel width; None for one that follows from the layout (`for_layout`).
         label_weight: weight of a label in the kernel: the kernel of records of two classes is multiplied by
             ``exp(-label_weight)``; 0 leaves labels out of the split.
         radius: L2 bound that records are clipped to for the cluster means; None for one that follows from the layout.
@@ -95,10 +95,6 @@ class SplitSettings:
                 )
 
     @property
-    def _moments_share(self) -> float:
-        return self.moments_share * (1.0 if self.projects else _MEAN)
-
-    @property
     def projects(self) -> bool:
         """True if clusters are searched in fewer dimensions than there are features."""
         return self.dimensions is not None and self.dimensions < self.features
@@ -108,7 +104,7 @@ class SplitSettings:
         """The number of coordinates of a centre."""
         return self.dimensions if self.projects else self.features
 
-    def fitted(self, layout: Layout) -> SplitSettings:
+    def for_layout(self, layout: Layout) -> SplitSettings:
         """Fill in a gamma and a radius for records of that layout, where there are none.
 
         Records within a known norm are kept whole (`Layout.default_radius`), and a gamma of one over its square tells apart
@@ -155,11 +151,11 @@ class SplitSettings:
         of a count times the norm of a centre, which is at most 1: ``1 : sqrt(d)`` in inverse squared noise.
 
         Raises:
-            ValueError: for settings without a kernel that are not `fitted`, since the number of features is not known yet;
+            ValueError: for settings without a kernel without `for_layout`, since the number of features is not known yet;
                 or where nothing of the budget is left.
         """
         if self.kernel == "identity" and self.radius is None:
-            raise ValueError("kernel=identity: expected settings.fitted(layout), which knows how many columns it has")
+            raise ValueError("kernel=identity: expected settings.for_layout(layout), which knows how many columns it has")
         counts = 1.0 / (1.0 + math.sqrt(self.space))
         final = StageSpec(
             FINAL, {"counts": _COUNTS, "means": 1.0 - _COUNTS}, 1, max_noise=n / self.k, share=self.means_share
@@ -171,7 +167,8 @@ class SplitSettings:
         moments = []
         if self.projects or self.start == "mean":
             weights = {"sum": _MEAN, "moments": 1.0 - _MEAN} if self.projects else {"sum": 1.0}
-            moments = [StageSpec(MOMENTS, weights, 1, max_noise=n, share=self._moments_share)]
+            share = self.moments_share * (1.0 if self.projects else _MEAN)
+            moments = [StageSpec(MOMENTS, weights, 1, max_noise=n, share=share)]
         weights = {"counts": counts, "sums": 1.0 - counts}
         lloyd = StageSpec(LLOYD, weights, self.iterations, max_noise=n / self.k, share=self.lloyd_share)
         specs = [*moments, lloyd, final]

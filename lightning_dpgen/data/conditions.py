@@ -31,8 +31,8 @@ _PLAIN = re.compile(r"[^\W\d][\w.-]*|[+-]?[\w.:-]+")
 
 
 @dataclass(frozen=True)
-class Said:
-    """A condition as it was said: the column, ``=``, ``!=`` or an order, and the values, any of which will do.
+class Clause:
+    """A condition as it is stated: the column, ``=``, ``!=`` or an order, and the values, any of which will do.
 
     A value is text, or of the column's own type; None is a missing one, and so is the empty text where it is no value.
     """
@@ -61,7 +61,7 @@ class Condition:
     shares: Mapping[int, float] = field(default_factory=dict)
 
 
-def parse_condition(text: str, names: Sequence[str]) -> Said:
+def parse_condition(text: str, names: Sequence[str]) -> Clause:
     """Parse a condition: ``age>=60``, ``age = 60..80``, ``job in (cook, vet)``, ``job != cook``, ``job is missing``.
 
     ``job=`` also stands for a missing value. A name that holds signs or words of conditions may be put in backquotes, and a
@@ -75,9 +75,9 @@ def parse_condition(text: str, names: Sequence[str]) -> Said:
 
     Example:
         >>> parse_condition("age>=60", ["age"])
-        Said(column='age', operator='>=', values=('60',))
+        Clause(column='age', operator='>=', values=('60',))
         >>> parse_condition('job not in (cook, "a, b")', ["age", "job"])
-        Said(column='job', operator='!=', values=('cook', 'a, b'))
+        Clause(column='job', operator='!=', values=('cook', 'a, b'))
     """
     column, rest = _cut_column(text.strip(), names)
     match = _AFTER.fullmatch(rest)
@@ -87,19 +87,19 @@ def parse_condition(text: str, names: Sequence[str]) -> Said:
             "'job is missing'"
         )
     if match["word"]:
-        return Said(column, _MISSING[" ".join(match["word"].split())], (None,))
+        return Clause(column, _MISSING[" ".join(match["word"].split())], (None,))
     if match["list"]:
         if not match["values"].strip():
             raise ValueError(f"{text}: expected values between the brackets, as in (cook, vet)")
         values = (unquoted(value.strip()) for value in cut_outside(match["values"], ","))
-        return Said(column, _LISTS[" ".join(match["list"].split())], tuple(values))
+        return Clause(column, _LISTS[" ".join(match["list"].split())], tuple(values))
     operator, value = _SIGNS[match["sign"]], match["value"].strip()
     if not value and operator not in (EQUAL, UNEQUAL):
         raise ValueError(f"{text}: expected a value after {operator}")
-    return Said(column, operator, (unquoted(value),))
+    return Clause(column, operator, (unquoted(value),))
 
 
-def conditions_of(where: Where, names: Sequence[str]) -> list[Said]:
+def conditions_of(where: Where, names: Sequence[str]) -> list[Clause]:
     """Return conditions that were handed over as texts, or as columns and their values.
 
     Raises:
@@ -107,7 +107,7 @@ def conditions_of(where: Where, names: Sequence[str]) -> list[Said]:
 
     Example:
         >>> conditions_of({"sex": "F", "job": ["cook", None]}, ["sex", "job"])
-        [Said(column='sex', operator='=', values=('F',)), Said(column='job', operator='=', values=('cook', None))]
+        [Clause(column='sex', operator='=', values=('F',)), Clause(column='job', operator='=', values=('cook', None))]
     """
     if isinstance(where, str):
         return [parse_condition(where, names)]
@@ -116,7 +116,7 @@ def conditions_of(where: Where, names: Sequence[str]) -> list[Said]:
     if isinstance(where, Mapping):
         several = (list, tuple, set, frozenset)
         return [
-            Said(str(column), EQUAL, tuple(value) if isinstance(value, several) and value else (value,))
+            Clause(str(column), EQUAL, tuple(value) if isinstance(value, several) and value else (value,))
             for column, value in where.items()
         ]
     raise ValueError(

@@ -34,13 +34,13 @@ def words_of(field: FieldInfo | None) -> list[str]:
     words = []
     for member in () if field is None else members_of(field.annotation):
         if get_origin(member) is Literal:
-            words += [shown(value) for value in get_args(member)]
+            words += [as_text(value) for value in get_args(member)]
         elif member is bool:
             words += ["true", "false"]
     return words
 
 
-def shown(value: Any) -> str:
+def as_text(value: Any) -> str:
     """Return a value as a person would have written it, not too long."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
@@ -87,7 +87,7 @@ def expected_of(mistake: Mapping[str, Any], field: FieldInfo | None, form: str =
     words = about(field, "expected") or (_TYPES.get(kind, mistake["msg"]) if inside else range_of(field, null=not brief))
     words += f" ({field.description})" if field.description and not brief else ""
     known = words_of(field) if kind == "literal_error" and not inside else ()
-    return words + suggest(shown(mistake["input"]), known, form, shortened=True)
+    return words + suggest(as_text(mistake["input"]), known, form, shortened=True)
 
 
 def range_of(field: FieldInfo, *, null: bool = True) -> str:
@@ -108,7 +108,7 @@ def range_of(field: FieldInfo, *, null: bool = True) -> str:
     kinds_in_words = []
     for member in members_of(field.annotation):
         if get_origin(member) is Literal:
-            names = [shown(value) for value in get_args(member)]
+            names = [as_text(value) for value in get_args(member)]
             kinds_in_words.append(names[0] if len(names) == 1 else f"one of {', '.join(names)}")
         elif member is bool:
             kinds_in_words.append("true or false")

@@ -38,24 +38,24 @@ def public_names(argument: str, names: Sequence[Name], least: int, most: int) ->
         ValueError: classes: 'day' appears twice (places 1 and 2): expected each name once
     """
     if isinstance(names, str) or not isinstance(names, Sequence):
-        raise ValueError(f"{argument}={shown(names)}: expected a list of names")
+        raise ValueError(f"{argument}={quote(names)}: expected a list of names")
     if not least <= len(names) <= most:
         raise ValueError(f"{argument}: expected {least:,} to {most:,} names, found {len(names):,}")
     kind = type(names[0]) if names else str
     seen: dict[Name, int] = {}
     for place, name in enumerate(names, 1):
         if type(name) not in (str, int) or type(name) is not kind:
-            raise ValueError(f"{argument}: {shown(name)} (place {place}): expected all text, or all whole numbers")
+            raise ValueError(f"{argument}: {quote(name)} (place {place}): expected all text, or all whole numbers")
         if kind is int and not -(2**63) <= name < 2**63:
-            raise ValueError(f"{argument}: {shown(name)} (place {place}): expected whole numbers of 64 bits")
+            raise ValueError(f"{argument}: {quote(name)} (place {place}): expected whole numbers of 64 bits")
         if kind is str and not is_name(name):
             raise ValueError(
-                f"{argument}: {shown(name)} (place {place}): expected text that is not empty, without blanks at its ends "
+                f"{argument}: {quote(name)} (place {place}): expected text that is not empty, without blanks at its ends "
                 "or line breaks"
             )
         if name in seen:
             places = f"places {seen[name]} and {place}"
-            raise ValueError(f"{argument}: {shown(name)} appears twice ({places}): expected each name once")
+            raise ValueError(f"{argument}: {quote(name)} appears twice ({places}): expected each name once")
         seen[name] = place
     return tuple(names)
 
@@ -115,7 +115,7 @@ def label_classes(classes: Sequence[Name]) -> tuple[Name, ...]:
     """Check the values of a label, of which there are none or two and more; errors as those of `public_names`."""
     classes = public_names("classes", classes, 0, MOST_CLASSES)
     if len(classes) == 1:
-        raise ValueError(f"classes={shown(list(classes))}: expected none (no label), or two and more")
+        raise ValueError(f"classes={quote(list(classes))}: expected none (no label), or two and more")
     return classes
 
 
@@ -131,17 +131,17 @@ def one_of(names: Sequence[Name]) -> str:
         >>> one_of(("day", "night")), one_of(range(21))
         ("one of 'day', 'night'", 'one of the 21 values listed')
     """
-    told = ", ".join(map(shown, names[: _LISTED + 1]))
+    told = ", ".join(map(quote, names[: _LISTED + 1]))
     return (
         f"one of {told}" if len(names) <= _LISTED and len(told) <= _LONGEST else f"one of the {len(names):,} values listed"
     )
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """Return a value as an error of one line shows it.
 
     Example:
-        >>> shown("a" * 50)
+        >>> quote("a" * 50)
         "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa..."
     """
     text = repr(value)
@@ -167,13 +167,13 @@ class FileForm:
             ValueError: for foreign fields, or what no form may hold.
         """
         if not isinstance(fields, Mapping) or not set(fields) <= set(cls.kept):
-            raise ValueError(f"written={shown(fields)}: expected {', '.join(cls.kept)}")
+            raise ValueError(f"written={quote(fields)}: expected {', '.join(cls.kept)}")
         for name, value in fields.items():
             texts = value if isinstance(value, list) else [value]
             fine = all(isinstance(text, bool) or (isinstance(text, str) and text and is_plain(text)) for text in texts)
             # A tab may part fields.
             if not fine and (name, value) != ("separator", "\t"):
-                raise ValueError(f"written: {name}={shown(value)}: expected text on one line, without control characters")
+                raise ValueError(f"written: {name}={quote(value)}: expected text on one line, without control characters")
         return cls(**fields)
 
 

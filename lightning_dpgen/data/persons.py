@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import numbers
 from collections.abc import Iterable
 from decimal import Decimal
@@ -51,29 +52,29 @@ def bounded(encoded: Encoded, persons: np.ndarray, max_rows: int) -> np.ndarray:
         raise ValueError(f"persons {persons.shape} of {persons.dtype}: expected (N,) whole numbers, one for each record")
     if max_rows < 1:
         raise ValueError(f"max_rows={max_rows}: expected a whole number, 1 or more")
-    own = row_hashes(encoded)
+    hashes = row_hashes(encoded)
     _, person, counts = np.unique(persons, return_inverse=True, return_counts=True)
     together = np.zeros(len(counts), np.uint64)
-    np.add.at(together, person, own)
-    order = np.lexsort((priorities(own, together[person]), person))
+    np.add.at(together, person, hashes)
+    order = np.lexsort((priorities(hashes, together[person]), person))
     rank = np.arange(len(order)) - np.repeat(counts.cumsum() - counts, counts)
     return np.sort(order[rank < max_rows])
 
 
-def priorities(own: np.ndarray, together: np.ndarray) -> np.ndarray:
+def priorities(hashes: np.ndarray, together: np.ndarray) -> np.ndarray:
     """Return the priority (N,) uint64 of each record of a person with more than m; the m lowest take part.
 
     Args:
-        own: (N,) uint64, the hash of each record (`row_hashes`).
+        hashes: (N,) uint64, the hash of each record (`row_hashes`).
         together: (N,) uint64, the sum of the hashes of all records of the same person, modulo 2^64.
 
     Example:
-        >>> own = np.array([7, 7], np.uint64)
-        >>> first, second = priorities(own, np.array([7, 9], np.uint64))
+        >>> hashes = np.array([7, 7], np.uint64)
+        >>> first, second = priorities(hashes, np.array([7, 9], np.uint64))
         >>> first == second
         np.False_
     """
-    return mixed(own ^ mixed(together))
+    return mixed(hashes ^ mixed(together))
 
 
 def row_hashes(encoded: Encoded) -> np.ndarray:
@@ -208,7 +209,7 @@ def _write_value(value: object) -> str:
     Raises:
         TypeError: for a value that is none of a column, such as a list.
     """
-    if isinstance(value, float | Decimal) and not _is_finite(value):
+    if (isinstance(value, Decimal) and not value.is_finite()) or (isinstance(value, float) and not math.isfinite(value)):
         return f"q{float(value)}"
     if isinstance(value, numbers.Rational | float | Decimal):
         whole = Fraction(value)
@@ -222,7 +223,3 @@ def _write_value(value: object) -> str:
     if isinstance(value, datetime.timedelta):
         return f"l{value.days} {value.seconds} {value.microseconds} {getattr(value, 'nanoseconds', 0)}"
     raise TypeError(f"a {type(value).__name__}: expected text or a number")
-
-
-def _is_finite(value: float | Decimal) -> bool:
-    return value.is_finite() if isinstance(value, Decimal) else abs(value) < float("inf")

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.names import Name, plain, positions, shown
+from lightning_dpgen.data.names import Name, plain, positions, quote
 from lightning_dpgen.sampling.errors import BadRecords
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def one_each(values: object, n: int) -> bool:
 def check_outside(outside: str) -> None:
     """Raise ValueError for another rule than `OUTSIDE`."""
     if outside not in OUTSIDE:
-        raise ValueError(f"outside={shown(outside)}: expected one of {', '.join(OUTSIDE)}")
+        raise ValueError(f"outside={quote(outside)}: expected one of {', '.join(OUTSIDE)}")
 
 
 def class_positions(classes: tuple[Name, ...], labels: pa.Array | None, place: Callable[[int], str]) -> np.ndarray:
@@ -87,9 +87,9 @@ def class_positions(classes: tuple[Name, ...], labels: pa.Array | None, place: C
     unknown = np.flatnonzero(at < 0)
     if len(unknown):
         first = int(unknown[0])
-        label = shown(labels[first].as_py())
+        label = quote(labels[first].as_py())
         raise BadRecords(
-            f"{place(first)}: the label {label} is not among the declared classes {shown(list(classes))}: add it there if "
+            f"{place(first)}: the label {label} is not among the declared classes {quote(list(classes))}: add it there if "
             "it is public, or correct it"
         )
     return at

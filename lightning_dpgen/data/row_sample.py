@@ -92,13 +92,13 @@ class SampledRows(RowSource):
                 count = block.rows.num_rows
                 kept.append(_Kept(block.rows, self._hashes(block), np.arange(count), block.place).below(limit))
                 self.seen += count
-                if sum(len(own.at) for own in kept) > 2 * self._most:
+                if sum(len(rows.at) for rows in kept) > 2 * self._most:
                     limit = self._limit(kept)
-                    kept = [own.below(limit) for own in kept]
-        limit = self._limit(kept) if sum(len(own.at) for own in kept) > self._most else limit
+                    kept = [rows.below(limit) for rows in kept]
+        limit = self._limit(kept) if sum(len(rows.at) for rows in kept) > self._most else limit
         self.is_part = bool(limit < _EVERY)
-        for own in kept:
-            chosen = own.below(limit)
+        for rows in kept:
+            chosen = rows.below(limit)
             if len(chosen.at):
                 yield Block(chosen.rows, lambda i, chosen=chosen: chosen.place(int(chosen.at[i])))
 

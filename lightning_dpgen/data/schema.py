@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pyarrow as pa
 
-from lightning_dpgen.data.conditions import EQUAL, UNEQUAL, Condition, Said
+from lightning_dpgen.data.conditions import EQUAL, UNEQUAL, Clause, Condition
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.data.names import LABEL, Name, one_of, positions, shown
+from lightning_dpgen.data.names import LABEL, Name, one_of, positions, quote
 
 
 class Schema(ABC):
@@ -77,15 +77,15 @@ class Schema(ABC):
             ValueError: for anything else.
         """
 
-    def condition(self, said: Said) -> Condition:
+    def condition(self, clause: Clause) -> Condition:
         """Return a condition on one column of `arrow`.
 
         Raises:
             ValueError: for one that no record can fulfil, or that makes no sense of the column.
         """
-        raise ValueError(f"column {said.column!r}: records of kind {self.kind} take no conditions")
+        raise ValueError(f"column {clause.column!r}: records of kind {self.kind} take no conditions")
 
-    def check_together(self, conditions: Sequence[Said]) -> None:  # noqa: B027
+    def check_together(self, conditions: Sequence[Clause]) -> None:  # noqa: B027
         """Refuse conditions where it is sure that no record fulfils them all.
 
         Raises:
@@ -156,7 +156,7 @@ class LabelledSchema(Schema):
         """The values of the label, names or whole numbers; none without one."""
         return self.classes
 
-    def condition(self, said: Said) -> Condition:
+    def condition(self, clause: Clause) -> Condition:
         """Return a condition on the label.
 
         Raises:
@@ -164,13 +164,13 @@ class LabelledSchema(Schema):
         """
         classes = self.class_names
         if not classes:
-            raise ValueError(f"column {shown(said.column)}: the records have no label, so no condition can be set on one")
-        if said.column != LABEL:
-            raise ValueError(f"column {shown(said.column)}: a condition can be set on the column {LABEL!r} alone")
-        if said.operator not in (EQUAL, UNEQUAL):
-            raise ValueError(f"column {LABEL!r}: {said.operator} has no meaning here: expected = or !=")
-        chosen = frozenset(_place(classes, value) for value in said.values)
-        if said.operator == UNEQUAL:
+            raise ValueError(f"column {quote(clause.column)}: the records have no label, so no condition can be set on one")
+        if clause.column != LABEL:
+            raise ValueError(f"column {quote(clause.column)}: a condition can be set on the column {LABEL!r} alone")
+        if clause.operator not in (EQUAL, UNEQUAL):
+            raise ValueError(f"column {LABEL!r}: {clause.operator} has no meaning here: expected = or !=")
+        chosen = frozenset(_place(classes, value) for value in clause.values)
+        if clause.operator == UNEQUAL:
             chosen = frozenset(range(len(classes))) - chosen
         return Condition(0, chosen, chosen)
 
@@ -189,7 +189,7 @@ def _place(classes: tuple[Name, ...], value: Any) -> int:
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
         place = -1
     if place < 0:
-        raise ValueError(f"column {LABEL!r}: {shown(value)}: expected {one_of(classes)}")
+        raise ValueError(f"column {LABEL!r}: {quote(value)}: expected {one_of(classes)}")
     return place
 
 
@@ -252,10 +252,10 @@ def _check_kind(kind: Any) -> None:
     """Raise ValueError for anything but a `Kind` that has the name of its schemas."""
     interface = importlib.import_module("lightning_dpgen.kinds.kind").Kind
     if not isinstance(kind, interface):
-        raise ValueError(f"kind={shown(kind)}: expected an object of a class that derives from Kind")
+        raise ValueError(f"kind={quote(kind)}: expected an object of a class that derives from Kind")
     name, schema = getattr(kind, "name", None), getattr(kind, "schema", None)
     if not (isinstance(schema, type) and issubclass(schema, Schema) and isinstance(name, str) and schema.kind == name):
-        raise ValueError(f"{type(kind).__name__}: name={shown(name)}: expected text, the `kind` of its class of schemas")
+        raise ValueError(f"{type(kind).__name__}: name={quote(name)}: expected text, the `kind` of its class of schemas")
 
 
 def _load(name: str) -> Kind:
@@ -269,9 +269,9 @@ def _load(name: str) -> Kind:
     if len(found) != 1:
         known = ", ".join(sorted(_others | _ours()))
         raise KindMissing(
-            f"kind {shown(name)} is brought by several packages ({whose}): remove all but one"
+            f"kind {quote(name)} is brought by several packages ({whose}): remove all but one"
             if found
-            else f"schema of kind {shown(name)}: expected one of {known}, or the kind of an installed package: install the "
+            else f"schema of kind {quote(name)}: expected one of {known}, or the kind of an installed package: install the "
             "package that brings it"
         )
     try:
@@ -311,7 +311,7 @@ def kind_of(schema: Schema) -> Kind:
     return kind_named(schema.kind)
 
 
-def first_difference(expected: Schema, found: Schema) -> str | None:
+def first_difference(expected: Schema, other: Schema) -> str | None:
     """Say the first part in which two descriptions differ, in words; return None if they are of the same records.
 
     Notes on columns, how files have the records, and the types in which frames have them, make no difference.
@@ -321,9 +321,9 @@ def first_difference(expected: Schema, found: Schema) -> str | None:
         >>> first_difference(ImageSchema(2, 2, levels=1), ImageSchema(2, 3, levels=1))
         'width is 3 there and 2 here'
     """
-    ours, theirs = _parts(expected), _parts(found)
+    ours, theirs = _parts(expected), _parts(other)
     for name in ours | theirs:
-        here, there = (shown(parts[name]) if name in parts else "not described" for parts in (ours, theirs))
+        here, there = (quote(parts[name]) if name in parts else "not described" for parts in (ours, theirs))
         if ours.get(name) != theirs.get(name):
             return f"{name} is {there} there and {here} here"
     return None
@@ -340,6 +340,6 @@ def _parts(schema: Schema) -> dict[str, Any]:
     # The order of columns is that of the numbers of a record.
     parts["the order of columns"] = [column["name"] for column in columns]
     for column in columns:
-        name = shown(column.pop("name"))
+        name = quote(column.pop("name"))
         parts |= {f"{key} of column {name}": value for key, value in column.items() if key != "description"}
     return parts

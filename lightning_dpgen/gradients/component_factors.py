@@ -62,32 +62,32 @@ class OneComponentMixed(GradientFactors):
     """Gradients as of `OneComponent`, with factors of its own kind for each component.
 
     Args:
-        each: k, the gradients of the records of each component.
+        parts: k, the gradients of the records of each component.
         sizes: k, the number of records of each component.
     """
 
-    each: Sequence[GradientFactors]
+    parts: Sequence[GradientFactors]
     sizes: Sequence[int]
 
     @property
     def components(self) -> int:
         """The number of tensors, k."""
-        return len(self.each)
+        return len(self.parts)
 
     def norms(self) -> Tensor:
-        return torch.cat([factors.norms() for factors in self.each])
+        return torch.cat([factors.norms() for factors in self.parts])
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         quiet = [None] * len(self.sizes) if silenced is None else silenced.split(list(self.sizes))
-        for c, (factors, own) in enumerate(zip(self.each, weights.split(list(self.sizes)), strict=True)):
+        for c, (factors, own) in enumerate(zip(self.parts, weights.split(list(self.sizes)), strict=True)):
             factors.weighted_sum(own, quiet[c], out[c], add=add)
 
     def materialise(self) -> Tensor:
-        each = [factors.materialise() for factors in self.each]
-        return torch.cat([F.pad(x[:, None], [0, 0] * (x.dim() - 1) + [c, len(each) - 1 - c]) for c, x in enumerate(each)])
+        rows = [factors.materialise() for factors in self.parts]
+        return torch.cat([F.pad(x[:, None], [0, 0] * (x.dim() - 1) + [c, len(rows) - 1 - c]) for c, x in enumerate(rows)])
 
     def project(self, onto: Tensor) -> Tensor:
-        return torch.cat([factors.project(onto[c]) for c, factors in enumerate(self.each)])
+        return torch.cat([factors.project(onto[c]) for c, factors in enumerate(self.parts)])
 
 
 @dataclass
@@ -95,31 +95,31 @@ class AllComponents(GradientFactors):
     """Gradients with respect to a stack of k tensors, any of which a row may touch.
 
     Args:
-        each: k, the gradients with respect to each tensor.
+        parts: k, the gradients with respect to each tensor.
     """
 
-    each: Sequence[GradientFactors]
+    parts: Sequence[GradientFactors]
 
     def norms(self) -> Tensor:
-        if len(self.each) == 1:
-            return self.each[0].norms()
-        return torch.stack([factors.norms().double() for factors in self.each]).square_().sum(dim=0).sqrt_()
+        if len(self.parts) == 1:
+            return self.parts[0].norms()
+        return torch.stack([factors.norms().double() for factors in self.parts]).square_().sum(dim=0).sqrt_()
 
     def rows(self) -> list[Tensor]:
-        return self.each[0].rows() if len(self.each) == 1 else []
+        return self.parts[0].rows() if len(self.parts) == 1 else []
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
-        for c, factors in enumerate(self.each):
+        for c, factors in enumerate(self.parts):
             factors.weighted_sum(weights, silenced, out[c], add=add)
 
     def materialise(self) -> Tensor:
-        return torch.stack([factors.materialise() for factors in self.each], dim=1)
+        return torch.stack([factors.materialise() for factors in self.parts], dim=1)
 
     def project(self, onto: Tensor) -> Tensor:
-        return sum(factors.project(onto[c]) for c, factors in enumerate(self.each))
+        return sum(factors.project(onto[c]) for c, factors in enumerate(self.parts))
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> GradientFactors:
-        return AllComponents([factors.mapped(change) for factors in self.each])
+        return AllComponents([factors.mapped(change) for factors in self.parts])
 
 
 # Gradients, the weight of each row, and the silenced rows, as for `GradientFactors.weighted_sum`.
@@ -150,7 +150,7 @@ def sum_factors(summands: Sequence[GradientFactors]) -> GradientFactors:
     if all(isinstance(x, OneComponent) for x in summands) and len({tuple(x.offsets) for x in summands}) == 1:
         return OneComponent(sum_factors([x.single for x in summands]), first.offsets)
     if all(isinstance(x, Permuted) for x in summands) and len({(x.shape, x.order) for x in summands}) == 1:
-        return Permuted(sum_factors([x.held for x in summands]), first.shape, first.order)
+        return Permuted(sum_factors([x.inner for x in summands]), first.shape, first.order)
     if all(isinstance(x, RankOne | OuterSum) for x in summands) and len({x.shape for x in summands}) == 1:
         return outer([pair for x in summands for pair in x.pairs], first.shape, first.view)
     return Dense(sum((x.materialise() for x in summands[1:]), start=first.materialise()))

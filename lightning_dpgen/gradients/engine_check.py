@@ -162,7 +162,7 @@ def _one_by_one(
     else:
         held = tree_map(groups.repeated, lot.records), groups.repeated(noise), groups.mask
         rows = [tree_map(lambda x, j=j: x[j : j + 1], held) for j in range(groups.count)]
-    for i, own in enumerate(rows):
+    for i, row in enumerate(rows):
         offsets = tuple(int(i < end) for end in lot.offsets)
 
         def loss(records: Any, noise: Tensor, *there: Tensor, offsets: tuple[int, ...] = offsets) -> Tensor:
@@ -170,10 +170,10 @@ def _one_by_one(
                 return term.losses(Lot(records, (0, len(there[0]))), noise, OneGroup(there[0]))
             return term.losses(Lot(records, offsets), noise)
 
-        def gradients(own: Any = own, loss: Callable[..., Tensor] = loss) -> Sequence[Tensor]:
+        def gradients(row: Any = row, loss: Callable[..., Tensor] = loss) -> Sequence[Tensor]:
             alone = Isolation(1)
             with _unchanged(network), torch.enable_grad():
-                losses = alone.run(loss, *own)
+                losses = alone.run(loss, *row)
                 with alone.backward():
                     return torch.autograd.grad(losses.sum(), parameters, allow_unused=True, materialize_grads=True)
 

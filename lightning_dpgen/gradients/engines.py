@@ -173,18 +173,18 @@ def _of_records(network: nn.Module, term: PerRecord, lot: Lot, noise: Tensor) ->
     for c, (start, end) in enumerate(itertools.pairwise(lot.offsets)):
         offsets = tuple(int(i > c) for i in range(len(lot.offsets)))
 
-        def of_one(records: Any, own: Tensor, offsets: tuple[int, ...] = offsets) -> Tensor:
-            return term.losses(Lot(records, offsets), own)
+        def of_one(records: Any, noises: Tensor, offsets: tuple[int, ...] = offsets) -> Tensor:
+            return term.losses(Lot(records, offsets), noises)
 
         if not len(lot):
             continue
-        part, own = lot.map(lambda x, s=start, e=end: x[s:e], (0, end - start)), noise[start:end]
+        part, noises = lot.map(lambda x, s=start, e=end: x[s:e], (0, end - start)), noise[start:end]
         if start == end:
             # A loss that counts its calls must not learn that a component is empty.
-            part, own, _ = probe_lot(part, own, example=term.example)
-        found = _each(network, of_one, tree_map(lambda x: x.unsqueeze(1), part.records), own.unsqueeze(1))
+            part, noises, _ = probe_lot(part, noises, example=term.example)
+        computed = _each(network, of_one, tree_map(lambda x: x.unsqueeze(1), part.records), noises.unsqueeze(1))
         if start < end:
-            parts.append(found)
+            parts.append(computed)
     nothing = {p: p.new_zeros(0, *p.shape) for p in _trained(network)}
     gradients = {p: torch.cat([part[p] for part, _ in [(nothing, None), *parts]]) for p in nothing}
     return gradients, torch.cat([noise.new_zeros(0), *(losses for _, losses in parts)])

@@ -276,7 +276,7 @@ class OuterSum(GradientFactors):
         slack = 1.25 * (sum(self.shape) + 2) * ROUNDING if rounded else _SLACK
         # Room for squares that vanished, as in `slack`.
         more = max(self.shape) * VANISHING**2 if rounded else 0.0
-        total, each, vanished = [], [], []
+        total, products, vanished = [], [], []
         for i, (left, right) in enumerate(pairs):
             for other_left, other_right in pairs[: i + 1]:
                 if shared is not None and other_left is left:
@@ -288,12 +288,12 @@ class OuterSum(GradientFactors):
                     total.append(total[-1])
                     continue
                 a, b = (x.diagonal(dim1=1, dim2=2).double().add_(more).sqrt_() for x in (lefts, rights))
-                each.append((a * b).sum(dim=1))
+                products.append((a * b).sum(dim=1))
                 vanished.append((a + b).sum(dim=1))
-        found = sum(total[1:], start=total[0]) + slack * sum(each[1:], start=each[0]).square()
+        squares = sum(total[1:], start=total[0]) + slack * sum(products[1:], start=products[0]).square()
         if rounded:
-            found += more * sum(vanished[1:], start=vanished[0]).square()
-        return found.clamp_(min=0.0).sqrt_()
+            squares += more * sum(vanished[1:], start=vanished[0]).square()
+        return squares.clamp_(min=0.0).sqrt_()
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         matrix = out.view(self.shape)
@@ -362,11 +362,11 @@ class GramCache:
         """Return the inner products (R, r, r) of the rows of a factor, and hold them until its last use."""
         key = self._key(x)
         self._uses[key] -= 1
-        found = self._held.pop(key, None)
-        found = _gram(x, x) if found is None else found
+        gram = self._held.pop(key, None)
+        gram = _gram(x, x) if gram is None else gram
         if self._uses[key] > 0:
-            self._held[key] = found
-        return found
+            self._held[key] = gram
+        return gram
 
 
 @dataclass
@@ -399,8 +399,8 @@ class CentredRankOne(GradientFactors):
             for pair in ((self.own.left, self.left), (self.own.right, self.right))
         )
         count = len(self.own.left)
-        each = left * right
-        own_norms, longest = each[:count], each[count:].sum()
+        products = left * right
+        own_norms, longest = products[:count], products[count:].sum()
         # Twice what the products may have lost, so that nothing is rounded down where the two nearly cancel.
         slack = (sum(self.own.shape) + len(self.left) + 2) * torch.finfo(self.left.dtype).eps
         total = own_norms.square().sub_(cross, alpha=2.0).add_(lengths(self.shared).double().square_().sum())
@@ -429,36 +429,36 @@ class Permuted(GradientFactors):
     """Gradients that are held with the dimensions of the parameter in another order.
 
     Args:
-        held: the gradients, in the order in which they are held.
+        inner: the gradients, in the order in which they are held.
         shape: their shape.
         order: the place of each of the parameter's dimensions in it.
     """
 
-    held: GradientFactors
+    inner: GradientFactors
     shape: tuple[int, ...]
     order: tuple[int, ...]
 
     def norms(self) -> Tensor:
-        return self.held.norms()
+        return self.inner.norms()
 
     def rows(self) -> list[Tensor]:
-        return self.held.rows()
+        return self.inner.rows()
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         total = out.new_empty(self.shape)
-        self.held.weighted_sum(weights, silenced, total, add=False)
+        self.inner.weighted_sum(weights, silenced, total, add=False)
         in_order = total.permute(self.order)
         out.add_(in_order) if add else out.copy_(in_order)
 
     def materialise(self) -> Tensor:
-        return self.held.materialise().permute(0, *(1 + place for place in self.order))
+        return self.inner.materialise().permute(0, *(1 + place for place in self.order))
 
     def project(self, onto: Tensor) -> Tensor:
         back = [self.order.index(i) for i in range(len(self.order))]
-        return self.held.project(onto.permute(back).contiguous())
+        return self.inner.project(onto.permute(back).contiguous())
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> GradientFactors:
-        return Permuted(self.held.mapped(change), self.shape, self.order)
+        return Permuted(self.inner.mapped(change), self.shape, self.order)
 
 
 def outer(pairs: Sequence[tuple[Tensor, Tensor]], shape: Sequence[int], view: Sequence[int]) -> GradientFactors:

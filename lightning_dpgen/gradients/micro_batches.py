@@ -128,10 +128,10 @@ def _within_limits(root: Path) -> Iterator[int]:
                 # A limit may be the word max.
                 with suppress(OSError, ValueError):
                     most, taken = (int((folder / part).read_text(encoding="ascii")) for part in (limit, usage))
-                    found = re.search(
+                    match = re.search(
                         rf"^{files} (\d+)$", (folder / "memory.stat").read_text(encoding="ascii"), re.MULTILINE
                     )
-                    yield max(most - taken + (int(found[1]) if found else 0), 0)
+                    yield max(most - taken + (int(match[1]) if match else 0), 0)
 
 
 # The records of a part: about so many, as many as memory holds, or all.

@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lightning_dpgen.gradients.isolation.apart import NO_NUMBERS
-from lightning_dpgen.gradients.isolation.hidden import Ruled
+from lightning_dpgen.gradients.isolation.hidden import SelfRuledTensor
 from lightning_dpgen.gradients.isolation.isolation import Isolation
+from lightning_dpgen.gradients.isolation.unknown_functions import NO_NUMBERS
 from lightning_dpgen.gradients.layers import modules_of
 from lightning_dpgen.privacy.ranks import Ranks, all_needed
 from lightning_dpgen.sampling.trees import leaves_of, map_tree
@@ -263,7 +263,7 @@ class _Packed:
     offset: int
 
 
-class FrozenParameter(Ruled):
+class FrozenParameter(SelfRuledTensor):
     """A stand-in for a frozen sharded parameter, whose numbers are there for each function that is called with it.
 
     Attributes:

@@ -59,10 +59,10 @@ def layer_factors(
     factors: dict[nn.Parameter, GradientFactors] = {}
     if layer.weight.requires_grad:
         if not inputs.is_floating_point():
-            own = MultiHotRankOne(gradient, inputs, shape)
+            weight_factors = MultiHotRankOne(gradient, inputs, shape)
         else:
-            own = RankOne(gradient, inputs, shape) if single else outer([(gradient, inputs)], shape, shape)
-        factors[layer.weight] = OneComponent(own, offsets)
+            weight_factors = RankOne(gradient, inputs, shape) if single else outer([(gradient, inputs)], shape, shape)
+        factors[layer.weight] = OneComponent(weight_factors, offsets)
     if layer.bias is not None and layer.bias.requires_grad:
         factors[layer.bias] = OneComponent(Dense(gradient if single else gradient.sum(dim=1)), offsets)
     return factors

@@ -20,9 +20,9 @@ from torch._C import _functorch
 
 from lightning_dpgen.gradients.component_factors import sum_factors
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, masked
-from lightning_dpgen.gradients.isolation.apart import NO_NUMBERS
-from lightning_dpgen.gradients.isolation.hidden import Ruled, is_hidden
+from lightning_dpgen.gradients.isolation.hidden import SelfRuledTensor, is_hidden
 from lightning_dpgen.gradients.isolation.isolation import Isolation
+from lightning_dpgen.gradients.isolation.unknown_functions import NO_NUMBERS
 from lightning_dpgen.gradients.shards import FrozenParameter, GatheredParameters, is_sharded
 from lightning_dpgen.sampling.randomness import generator_states
 from lightning_dpgen.sampling.trees import leaves_of, map_tree
@@ -63,7 +63,7 @@ class _Noted(torch.autograd.Function):
         return gradient, None, None
 
 
-class TracedParameter(Ruled):
+class TracedParameter(SelfRuledTensor):
     """A tensor in the place of a parameter, or of what was computed from parameters alone.
 
     Attributes:

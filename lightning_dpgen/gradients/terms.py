@@ -257,7 +257,8 @@ class Views:
         rows = self.count * len(tree_leaves(records)[0])
         sizes = {len(x) if isinstance(x, Tensor) and x.dim() else None for x in tree_leaves(views)}
         if sizes != {rows}:
-            raise ValueError(f"augment returned batches of {_told(sizes)}: expected {rows} views, one for each row it got")
+            returned = " and ".join("no tensor" if x is None else str(x) for x in sorted(sizes, key=str)) or "nothing"
+            raise ValueError(f"augment returned batches of {returned}: expected {rows} views, one for each row it got")
         losses = loss(views)
         if isinstance(losses, Tensor) and losses.dim() == 0:
             # A mean over the views, or their sum: each alone has the same loss under both.
@@ -273,10 +274,6 @@ class Views:
     def repeated(self, records: Any) -> Any:
         """Return each row of a tree of tensors (B, ...) so many times, one after the other."""
         return tree_map(lambda x: x.unsqueeze(1).expand(-1, self.count, *x.shape[1:]).flatten(0, 1), records)
-
-
-def _told(sizes: set) -> str:
-    return " and ".join("no tensor" if size is None else str(size) for size in sorted(sizes, key=str)) or "nothing"
 
 
 def of_views(term: PerRecord, views: Views) -> PerRecord:

@@ -17,12 +17,12 @@ from lightning_dpgen.data.baskets.form import BASKET, ITEM, LINES, BasketForm
 from lightning_dpgen.data.baskets.reading import OUTSIDE_COUNTED, basket_keys, read_baskets
 from lightning_dpgen.data.baskets.schema import MOST_ITEMS, NO_UNIVERSE, BasketSchema, read_items
 from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET
-from lightning_dpgen.data.names import is_name, names_type, shown
+from lightning_dpgen.data.names import is_name, names_type, quote
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.data.tables.description import KEYS, PRIVATE
 from lightning_dpgen.data.tables.search import Part
 from lightning_dpgen.kinds.kind import Kind
-from lightning_dpgen.release.rows.as_read import AsRead, WrittenRecords, as_they_are
+from lightning_dpgen.release.rows.output_format import OutputFormat, WrittenRecords, as_they_are
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.data import BasketsSpec, PublicBasketsSpec
 from lightning_dpgen.specs.source import PublicSource, Source
@@ -38,11 +38,11 @@ class BasketFile(Source):
 
     word = "basket"
 
-    def declare(self, found: dict[str, Any] | None = None) -> BasketSchema:
+    def declare(self, discovery: dict[str, Any] | None = None) -> BasketSchema:
         spec, private = self.spec, self.spec.items == PRIVATE
         if private:
             # A name that no file could hold is left out.
-            items = [name for name in found["items"] if is_name(name)] if found else ["a", "b"]
+            items = [name for name in discovery["items"] if is_name(name)] if discovery else ["a", "b"]
         elif spec.items in (None, ""):
             missing = as_settings(NO_UNIVERSE, "data", spec)
             raise UsageError(
@@ -54,7 +54,7 @@ class BasketFile(Source):
                 items = spec.items if isinstance(spec.items, list) else read_items(spec.items)
         if not isinstance(spec.classes, list | tuple | None):
             raise UsageError(
-                f"data.classes={shown(spec.classes)}: expected names in a list, as in data.classes=[day,night]"
+                f"data.classes={quote(spec.classes)}: expected names in a list, as in data.classes=[day,night]"
             )
         # Fewer may be found than a basket holds.
         most = min(spec.max_items, len(items)) if private else spec.max_items
@@ -99,8 +99,8 @@ class Baskets(Kind):
 
     name, schema, word = "baskets", BasketSchema, "basket"
     parts = "the items, the largest number of them in a basket, and its labels"
-    found = "items"
-    measured = ("product_mixture",)
+    discoverable = "items"
+    measured_networks = ("product_mixture",)
     endings = LINES
 
     def source(self, spec: BasketsSpec | PublicBasketsSpec) -> Source:
@@ -120,10 +120,10 @@ class Baskets(Kind):
 
     def describe(self, schema: BasketSchema) -> tuple[str, list[Any]]:
         from lightning_dpgen.release.drawing.described import Described, describe_label
-        from lightning_dpgen.release.pages.text import listed
+        from lightning_dpgen.release.pages.text import join_values
 
         most = f"at most {schema.max_items:,} of {len(schema.items):,}"
-        items = Described("items", "set", listed(schema.items), most)
+        items = Described("items", "set", join_values(schema.items), most)
         return f"sets of {most} items", [items, *describe_label(schema)]
 
     def show(self, path: Path, schema: BasketSchema) -> Any:
@@ -131,7 +131,7 @@ class Baskets(Kind):
 
         return show_baskets(path, schema)
 
-    def written(self, schema: BasketSchema, release: Any, ending: str, form: str | None, declared: Any) -> Any:
+    def output_format(self, schema: BasketSchema, release: Any, ending: str, form: str | None, declared: Any) -> Any:
         return written_baskets(schema, ending)
 
 
@@ -157,13 +157,13 @@ def written_baskets(schema: BasketSchema, ending: str) -> WrittenRecords:
         separator = written.separator_of(file, schema.items) or " "
         if len(separator.encode()) != 1 and any(separator in str(name) for name in (*schema.items, *schema.classes)):
             raise ValueError(f"the separator {separator!r} stands in names of items: expected one of one character")
-        return as_they_are(schema.arrow, AsRead(separator, header=bool(written.header), as_lines=True))
+        return as_they_are(schema.arrow, OutputFormat(separator, header=bool(written.header), as_lines=True))
     if ending in _WITH_LISTS and written.form != "rows" and written.columns is None:
         return as_they_are(schema.arrow)
     columns = [*zip(written.columns or (BASKET, ITEM), (pa.int64(), names_type(schema.items)), strict=True)]
     if schema.classes:
         columns.append((written.label_name, names_type(schema.classes)))
-    form = AsRead(written.separator, header=written.header is not False)
+    form = OutputFormat(written.separator, header=written.header is not False)
     return WrittenRecords(pa.schema(columns), partial(_rows, pa.schema(columns)), form, None)
 
 

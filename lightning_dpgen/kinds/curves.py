@@ -10,7 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 from lightning_dpgen.release.pages.plot_style import SYNTHETIC, plot_style
 from lightning_dpgen.release.pages.text import printable
 from lightning_dpgen.release.publishing.mark import METADATA, NOT_PRIVATE

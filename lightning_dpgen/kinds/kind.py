@@ -5,10 +5,18 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.schema import Schema
+
+if TYPE_CHECKING:
+    from lightning_dpgen.measure.recipe import Recipe
+    from lightning_dpgen.release.drawing.described import Described
+    from lightning_dpgen.release.drawing.release import Release
+    from lightning_dpgen.release.pages.distributions import Shown
+    from lightning_dpgen.release.rows.output_format import WrittenRecords
+    from lightning_dpgen.specs.source import Source
 
 
 class Kind(ABC):
@@ -22,8 +30,8 @@ class Kind(ABC):
         schema: the class of descriptions of records.
         word: a record in a word.
         parts: the parts of a description, in words.
-        found: the parts of a description that may be found privately, in a word.
-        measured: the names of networks that are fitted to measured statistics, today's and those of earlier planners.
+        discoverable: the parts of a description that may be found privately, in a word.
+        measured_networks: the names of networks fitted to measured statistics, today's and those of earlier planners.
         components: the setting of how many components are fitted to what is measured.
         tabular: whether records are rows of cells, which are compared by their values and completed where some are empty.
         endings: of files that records of this kind alone have.
@@ -39,8 +47,8 @@ class Kind(ABC):
     schema: ClassVar[type[Schema]]
     word: ClassVar[str] = "record"
     parts: ClassVar[str] = "all that is declared of it"
-    found: ClassVar[str] = "values"
-    measured: ClassVar[tuple[str, ...]] = ()
+    discoverable: ClassVar[str] = "values"
+    measured_networks: ClassVar[tuple[str, ...]] = ()
     components: ClassVar[str] = "model.components"
     tabular: ClassVar[bool] = False
     endings: ClassVar[tuple[str, ...]] = ()
@@ -48,20 +56,20 @@ class Kind(ABC):
 
     # Settings
 
-    def source(self, spec: Any) -> Any:
+    def source(self, spec: Any) -> Source:
         """Return the `Source` of the records that settings (a `DataSpec` of this kind) describe."""
         raise NotImplementedError(f"records of kind {self.name} have no settings: they come by data=own")
 
-    def frame_source(self, spec: Any, schema: Any, frame: Any) -> Any:
+    def frame_source(self, spec: Any, schema: Any, frame: Any) -> Source | None:
         """Return the `Source` of records in a frame of pandas or a table of Arrow; None for a kind that takes none."""
         return None
 
-    def complete_schema(self, schema: Any, spec: Any, source: Any, found: Any, initial: Any) -> Any:
+    def complete_schema(self, schema: Any, spec: Any, source: Source, discovery: Any, initial: Any) -> Schema:
         """Return a declared schema with what follows from the budget.
 
         Args:
             spec, source: the settings of the run, and its records.
-            found: what a first pass has found, or None.
+            discovery: what a first pass has found, or None.
             initial: the network that the training starts from, or None.
         """
         return schema
@@ -77,22 +85,22 @@ class Kind(ABC):
         """
         raise ValueError(f"model={spec.name}: measures nothing of records of kind {self.name}: take model=vae")
 
-    def recipe(self, spec: Any, schema: Any, *, n: int, seed: int, strength: float, sets: Sequence[Any] = ()) -> Any:
+    def recipe(self, spec: Any, schema: Any, *, n: int, seed: int, strength: float, sets: Sequence[Any] = ()) -> Recipe:
         """Return the `Recipe` of what is measured, and of what is fitted to it; arguments as of `make_recipe`."""
         raise NotImplementedError(f"records of kind {self.name} have no recipe")
 
     # Releases
 
-    def describe(self, schema: Any) -> tuple[str, list[Any]]:
-        """Return a record in one phrase, and its parts for people, each a `Described`."""
+    def describe(self, schema: Any) -> tuple[str, list[Described]]:
+        """Return a record in one phrase, and its parts for people."""
         from lightning_dpgen.release.drawing.described import Described, describe_label
 
         label, _ = schema.label_values
         parts = [Described(field.name, str(field.type), "") for field in schema.arrow if field.name != label]
         return f"records of kind {self.name}", [*describe_label(schema), *parts]
 
-    def show(self, path: Path, schema: Any) -> Any:
-        """Return charts and examples of the synthetic records in a Parquet file: a `Shown`."""
+    def show(self, path: Path, schema: Any) -> Shown:
+        """Return charts and examples of the synthetic records in a Parquet file."""
         from lightning_dpgen.release.pages.distributions import show_label
 
         return show_label(path, schema)
@@ -106,19 +114,21 @@ class Kind(ABC):
         name, values = schema.label_values
         return (name, values[-1], str(values[-1])) if values else None
 
-    def picture(self) -> Callable[[Path, Any], None] | None:
-        """Return the function that draws some records of a `Release` to a file; None for records that are not drawn."""
+    def picture(self) -> Callable[[Path, Release], None] | None:
+        """Return the function that draws some records of a release to a file; None for records that are not drawn."""
         return None
 
-    def written(self, schema: Any, release: Any, ending: str, form: str | None, declared: Callable[[], Any]) -> Any:
-        """Return the form in which files have synthetic records: a `WrittenRecords`.
+    def output_format(
+        self, schema: Any, release: Release, ending: str, form: str | None, declared: Callable[[], Any]
+    ) -> WrittenRecords:
+        """Return the form in which files have synthetic records.
 
         Args:
             ending: of the file.
             form: one of `forms`; None for that of the real records.
             declared: returns what the certificate declares.
         """
-        from lightning_dpgen.release.rows.as_read import as_they_are
+        from lightning_dpgen.release.rows.output_format import as_they_are
 
         return as_they_are(release.arrow, release.form)
 
@@ -126,8 +136,8 @@ class Kind(ABC):
         """Return the function that writes records as files of their own; None where rows of tables stand in files."""
         return None
 
-    def sample(self, release: Any, *draw: Any) -> Any:
-        """Draw records of a `Release` in the form in which people have them; `draw` as of `Release.sample`."""
+    def sample(self, release: Release, *draw: Any) -> Any:
+        """Draw records of a release in the form in which people have them; `draw` as of `Release.sample`."""
         return release.form.frame(release.drawn_table(*draw))
 
     def encode(self, records: Any, schema: Any) -> Encoded:

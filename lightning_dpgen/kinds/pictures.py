@@ -26,8 +26,8 @@ from lightning_dpgen.specs.usage_error import UsageError
 class PublicPictures(PublicSource):
     """A public set of pictures, with fewer labels or grey levels where that is asked for."""
 
-    def declare(self, found: dict[str, Any] | None = None) -> ImageSchema:
-        return dataclasses.replace(super().declare(found), **self.spec.given("classes", "threshold"))
+    def declare(self, discovery: dict[str, Any] | None = None) -> ImageSchema:
+        return dataclasses.replace(super().declare(discovery), **self.spec.given("classes", "threshold"))
 
 
 class PictureFiles(Source):
@@ -35,7 +35,7 @@ class PictureFiles(Source):
 
     word = "picture"
 
-    def declare(self, found: dict[str, Any] | None = None) -> ImageSchema:
+    def declare(self, discovery: dict[str, Any] | None = None) -> ImageSchema:
         spec = self.spec
         names = tuple(spec.classes) if isinstance(spec.classes, list) else ()
         if any(type(name) is int for name in names):
@@ -61,7 +61,7 @@ class Pictures(Kind):
 
     name, schema, word = "images", ImageSchema, "picture"
     parts = "its height and width, the values of a pixel, and its labels"
-    measured = ("gaussian_mixture",)
+    measured_networks = ("gaussian_mixture",)
     components = "model.cells"
 
     def source(self, spec: PicturesSpec | PublicPicturesSpec) -> Source:
@@ -118,7 +118,7 @@ class Pictures(Kind):
 
     def sample(self, release: Any, *draw: Any) -> np.ndarray:
         """Draw pictures as an array: (n, height, width), and channels of colour ones."""
-        return np.concatenate([release.schema.pictures(part) for part in release.encoded_blocks(*draw)])
+        return np.concatenate([release.schema.pictures(part) for part in release.sample_encoded_blocks(*draw)])
 
     def encode(self, records: Any, schema: ImageSchema) -> Encoded:
         if not isinstance(records, np.ndarray):

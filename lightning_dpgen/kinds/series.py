@@ -24,7 +24,7 @@ from lightning_dpgen.data.series.form import DAY, WEEKDAYS, SeriesForm, clock_se
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.kinds.kind import Kind
-from lightning_dpgen.release.rows.as_read import AsRead, WrittenRecords
+from lightning_dpgen.release.rows.output_format import OutputFormat, WrittenRecords
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.data import PublicSeriesSpec, SeriesSpec
 from lightning_dpgen.specs.source import PublicSource, Source
@@ -41,7 +41,7 @@ class SeriesFile(Source):
 
     word = "series"
 
-    def declare(self, found: dict[str, Any] | None = None) -> SeriesSchema:
+    def declare(self, discovery: dict[str, Any] | None = None) -> SeriesSchema:
         spec = self.spec
         described = spec.given("length", "low", "high", "channels", "classes", "decimals")
         if spec.weekdays is not None:
@@ -84,7 +84,7 @@ class Series(Kind):
 
     name, schema, word = "series", SeriesSchema, "series"
     parts = "its length, the bounds of its values, and its labels"
-    measured = ("series_mixture",)
+    measured_networks = ("series_mixture",)
     forms = ("wide", "long")
 
     def source(self, spec: SeriesSpec | PublicSeriesSpec) -> Source:
@@ -124,7 +124,7 @@ class Series(Kind):
 
         return write_curves
 
-    def written(self, schema: SeriesSchema, release: Any, ending: str, form: str | None, declared: Any) -> Any:
+    def output_format(self, schema: SeriesSchema, release: Any, ending: str, form: str | None, declared: Any) -> Any:
         return written_series(schema, _form_of(schema, declared), form)
 
     def sample(self, release: Any, *draw: Any) -> Any:
@@ -135,7 +135,7 @@ class Series(Kind):
 
         written = written_series(release.schema, release.schema.written)
         n, seed, where, balance = draw
-        rows = written.rows(release.chunks(n, seed, where, balance=balance), 0)
+        rows = written.rows(release.sample_blocks(n, seed, where, balance=balance), 0)
         return pa.Table.from_batches(rows, written.columns).to_pandas()
 
     def encode(self, records: Any, schema: SeriesSchema) -> Encoded:
@@ -200,7 +200,7 @@ def written_series(schema: SeriesSchema, written: SeriesForm, form: str | None =
     order += list(range(len(columns))) if is_bare else []
     fields = [schema.arrow.field(i).with_name(name) for i, name in zip(order, names, strict=True)]
     rows = partial(_wide_rows, order, pa.schema(fields))
-    return WrittenRecords(pa.schema(fields), rows, AsRead(written.separator, header=not is_bare))
+    return WrittenRecords(pa.schema(fields), rows, OutputFormat(written.separator, header=not is_bare))
 
 
 def _wide_rows(
@@ -233,7 +233,7 @@ def _long(schema: SeriesSchema, written: SeriesForm) -> WrittenRecords:
     fields += [(name, schema.arrow.field(LABEL).type) for name in label]
     columns = pa.schema(fields)
     return WrittenRecords(
-        columns, partial(_long_rows, schema, written, columns, times), AsRead(written.separator), schema.length
+        columns, partial(_long_rows, schema, written, columns, times), OutputFormat(written.separator), schema.length
     )
 
 

@@ -54,11 +54,11 @@ def with_common(schema: TableSchema, parts: Mapping[str, Part], most: float) -> 
     """
     grids = {name: part.grid for name, part in parts.items() if part.counted and part.grid is not None}
     common = min(most, MOST_COMMON)
-    found = {
+    counts = {
         name: {"counts": [2.0 * CERTAIN * (place < common) for place in range(grid.span)], "noise": 1.0}
         for name, grid in grids.items()
     }
-    return schema.filled(found)
+    return schema.with_discovery(counts)
 
 
 _BYTES_AT_ONCE = 1 << 24
@@ -94,25 +94,25 @@ class _TableSource(Source):
         with self._settings_named():
             return read_open_columns(rows, self.described, list(self.open_parts), person=self.spec.column_of_persons)
 
-    def found_in_words(self, found: dict[str, Any]) -> dict[str, str]:
+    def found_in_words(self, discovery: dict[str, Any]) -> dict[str, str]:
         columns, texts = {column.name: column for column in self.described.open}, {}
-        for name, value in found.items():
+        for name, value in discovery.items():
             parts = []
             if name in columns:
                 about = columns[name].complete(value)
                 bounds = columns[name].find == BOUNDS
                 parts.append(f"from {about.low} to {about.high}" if bounds else abbreviate(about.values))
             if isinstance(value, dict) and "counts" in value:
-                parts.append(self.declare(found).rules.learned[name].in_words)
+                parts.append(self.declare(discovery).rules.learned[name].in_words)
             elif isinstance(value, dict):
                 parts.append(f"how it is distributed, in {len(value['pieces']):,} pieces")
             texts[name] = "; ".join(parts)
         return texts
 
-    def declare(self, found: dict[str, Any] | None = None) -> TableSchema:
+    def declare(self, discovery: dict[str, Any] | None = None) -> TableSchema:
         # Before anything was found, anything stands in its place.
         anything = {column.name: [0, 1] if column.find == BOUNDS else ["a"] for column in self.described.open}
-        return self.described.filled(found or anything)
+        return self.described.with_discovery(discovery or anything)
 
 
 class PublicTable(_TableSource, PublicSource):
@@ -260,7 +260,7 @@ class Tables(Kind):
 
     name, schema, word = "table", TableSchema, "record"
     parts = "its columns, their bounds and their categories"
-    measured = ("forest_mixture", "product_mixture", "copula")
+    measured_networks = ("forest_mixture", "product_mixture", "copula")
     tabular = True
 
     def source(self, spec: TableSpec | PublicTableSpec) -> Source:
@@ -272,21 +272,21 @@ class Tables(Kind):
         source.described = schema
         return source
 
-    def complete_schema(self, schema: TableSchema, spec: Any, source: Source, found: Any, initial: Any) -> TableSchema:
+    def complete_schema(self, schema: TableSchema, spec: Any, source: Source, discovery: Any, initial: Any) -> TableSchema:
         """Return the schema with bins for numbers that leave them open, and groups of rare values."""
         from lightning_dpgen.specs.defaults import default_bins
         from lightning_dpgen.specs.settings import assumed_epsilon
         from lightning_dpgen.specs.starts import take_bins
 
         bins, n = spec.data.bins, spec.data.n
-        if not found and any(part.counted for part in source.open_parts.values()):
+        if not discovery and any(part.counted for part in source.open_parts.values()):
             schema = with_common(schema, source.open_parts, _most_common(spec, source.open_parts))
         if initial is not None and bins is None:
             schema = take_bins(schema, initial)
         if bins is None:
             # Where n is still to be bought, records are only counted.
             bins = 1 if n is None else default_bins(n, assumed_epsilon(spec), spec.privacy.delta)
-        return schema.completed(bins)
+        return schema.with_bins(bins)
 
     def complete_measured(self, spec: Any, schema: TableSchema, defaults: Any) -> dict[str, Any]:
         from lightning_dpgen.measure.copulas import takes_copula
@@ -382,7 +382,7 @@ def _check_choices(schema: TableSchema) -> None:
 
 
 def _check_cells(schema: TableSchema, strength: float) -> None:
-    from lightning_dpgen.measure.recipe import what_to_leave_out
+    from lightning_dpgen.measure.pair_tables import what_to_leave_out
     from lightning_dpgen.measure.tables import pays_by_label
     from lightning_dpgen.specs.defaults import labels_of
 

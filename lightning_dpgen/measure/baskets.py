@@ -197,10 +197,10 @@ class _Bins:
     def __init__(self, layout: Layout) -> None:
         ends = [*layout.sizes[1:], layout.most + 1]
         sizes = [np.arange(a, b, dtype=np.float64) for a, b in zip(layout.sizes, ends, strict=True)]
-        self.width = np.array([float(len(own)) for own in sizes])
-        self.mean = np.array([own.mean() for own in sizes])
-        self.root = np.array([np.sqrt(own).mean() for own in sizes])
-        self.pair_root = np.array([np.sqrt(own * (own - 1.0) / 2.0).mean() for own in sizes])
+        self.width = np.array([float(len(bin_sizes)) for bin_sizes in sizes])
+        self.mean = np.array([bin_sizes.mean() for bin_sizes in sizes])
+        self.root = np.array([np.sqrt(bin_sizes).mean() for bin_sizes in sizes])
+        self.pair_root = np.array([np.sqrt(bin_sizes * (bin_sizes - 1.0) / 2.0).mean() for bin_sizes in sizes])
         self.stratum, self.half = np.array(strata(layout)), np.array(halves(layout))
 
 

@@ -159,7 +159,7 @@ class Spreads(Statistic):
 
 
 class DescribedGradient(Statistic):
-    """Sums of gradients of the softmax regression loss, each shortened to a bound (`labels.summed_gradients`).
+    """Sums of gradients of the softmax regression loss, each shortened to a bound (`label_gradients.summed_gradients`).
 
     The features of a record are its coordinates times a scale, and a 1.
 
@@ -255,10 +255,10 @@ class ClassifierRecipe(Recipe):
     @property
     def workloads(self) -> tuple[Workload, ...]:
         """The accesses of the measured model, and of the classifier."""
-        own = [replace(workload, share=workload.share * (1.0 - self.share)) for workload in self.generator.workloads]
+        theirs = [replace(workload, share=workload.share * (1.0 - self.share)) for workload in self.generator.workloads]
         spreads = Workload(SPREADS, {"squares": 1.0}, self.n, self.share * _SPREADS_SHARE)
         share = self.share * (1.0 - _SPREADS_SHARE)
-        return (*own, spreads, Workload(LABELS, {"gradient": 1.0}, self.n, share, self.gradients, units=GRADIENT_UNITS))
+        return (*theirs, spreads, Workload(LABELS, {"gradient": 1.0}, self.n, share, self.gradients, units=GRADIENT_UNITS))
 
     @property
     def from_fits(self) -> frozenset[str]:

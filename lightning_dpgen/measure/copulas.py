@@ -17,8 +17,8 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.moments import beyond_noise
 from lightning_dpgen.measure.pair_estimates import records_to_show
-from lightning_dpgen.measure.pair_tables import nearest_shares, total_of
-from lightning_dpgen.measure.recipe import Recipe, lost_columns
+from lightning_dpgen.measure.pair_tables import lost_columns, nearest_shares, total_of
+from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import UNITS, Marginals, SecondMoments, Statistic
 from lightning_dpgen.measure.workload import State, Workload
 from lightning_dpgen.models.bases import Basis
@@ -68,10 +68,10 @@ class ColumnScores(Basis):
         width = max(layout.groups)
         self._table = np.zeros((self.size, width))
         variances = []
-        for row, own in zip(self._table, shares, strict=True):
-            scores = _scores(own)
-            row[: len(own)] = scores
-            variances.append(float(own @ scores**2))
+        for row, column_shares in zip(self._table, shares, strict=True):
+            scores = _scores(column_shares)
+            row[: len(column_shares)] = scores
+            variances.append(float(column_shares @ scores**2))
         self.variances = torch.tensor(variances, dtype=torch.float64)
 
     def coordinates(self, records: Encoded) -> Tensor:
@@ -161,11 +161,11 @@ class CopulaRecipe(Recipe):
 
     def _scores_of(self, shares: Sequence[np.ndarray]) -> ColumnScores:
         parts = [shares[group][:count] for group, count in self._ordered.items()]
-        inside = [own / own.sum() if own.sum() > 0.0 else np.full(len(own), 1.0 / len(own)) for own in parts]
+        inside = [part / part.sum() if part.sum() > 0.0 else np.full(len(part), 1.0 / len(part)) for part in parts]
         scores = ColumnScores(self.schema.layout, self._ordered, inside)
         # Records without an ordered choice tell nothing.
         scores.variances *= torch.tensor(
-            [own.sum() / max(shares[group].sum(), 1e-9) for group, own in zip(self._ordered, parts, strict=True)]
+            [part.sum() / max(shares[group].sum(), 1e-9) for group, part in zip(self._ordered, parts, strict=True)]
         )
         return scores
 

@@ -69,11 +69,11 @@ class Forest:
         shares = tables.shares()
         estimates = estimate_pairs(tables, shares, seed)
         ruled = {} if broken is None else _ruled(layout, shares, estimates, broken)
-        estimates |= {pair: own for pair, (own, _) in ruled.items()}
-        strength = {pair: own.information - _told_by_label(tables, *pair) for pair, own in estimates.items()}
+        estimates |= {pair: estimate for pair, (estimate, _) in ruled.items()}
+        strength = {pair: one.information - _told_by_label(tables, *pair) for pair, one in estimates.items()}
         for pair, (_, more) in ruled.items():
             strength[pair] += more
-        strong = sorted((pair for pair, own in strength.items() if own > _STRONG), key=lambda pair: (-strength[pair], pair))
+        strong = sorted((pair for pair, one in strength.items() if one > _STRONG), key=lambda pair: (-strength[pair], pair))
         return cls(layout, shares, estimates, strong, leaf, broken)
 
     @cached_property

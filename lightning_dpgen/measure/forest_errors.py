@@ -100,13 +100,13 @@ class MixtureErrors:
 
         self.singles, self.target = torch.zeros(tables.labels, width), torch.zeros(tables.labels, width, width)
         for (first, second), counts in tables.pairs.items():
-            own = counts / total
+            shares = counts / total
             if (first, second) in aims:
                 # Tables by label add up to the estimate.
-                own = own + (aims[first, second].shares - own.sum(axis=0)) / len(own)
-            shares = torch.from_numpy(own).float()
-            self.target[:, spans[first], spans[second]] = shares
-            self.target[:, spans[second], spans[first]] = shares.transpose(1, 2)
+                shares = shares + (aims[first, second].shares - shares.sum(axis=0)) / len(shares)
+            aim = torch.from_numpy(shares).float()
+            self.target[:, spans[first], spans[second]] = aim
+            self.target[:, spans[second], spans[first]] = aim.transpose(1, 2)
         for group, counts in tables.singles.items():
             self.singles[:, spans[group]] = torch.from_numpy(counts / total).float()
         # Tables that other counts have made more exact, and estimates, weigh more.
@@ -232,10 +232,10 @@ class _Walk:
         """Yield each group and its parent, lower first, their tables (labels, ...) of all components, and weight 1."""
         for group in self.tree[1:]:
             pair, table = (self.parents[group], group), self.shared[group]
-            made = torch.stack([
+            tables = torch.stack([
                 table * ((weights[:, None] * self.over[group]).T @ self.own[group]) for weights in by_label.T
             ])  # fmt: skip
-            yield (pair, made, 1.0) if pair[0] < pair[1] else (pair[::-1], made.transpose(1, 2), 1.0)
+            yield (pair, tables, 1.0) if pair[0] < pair[1] else (pair[::-1], tables.transpose(1, 2), 1.0)
 
     def others(self, path: _Path, by_label: Tensor, weight: float) -> Iterator[tuple[tuple[int, int], Tensor, float]]:
         """Yield the same of the groups at both ends of a path, and a weight."""
@@ -386,14 +386,14 @@ class _Rows:
         for first in range(0, width, _ROWS):
             rows, rest = slice(first, min(first + _ROWS, width)), slice(first, width)
             inside = [slice(max(span.start, first) - first, span.stop - first) for span in spans]
-            above = [slice(own.start, min(own.stop, _ROWS)) for own in inside]
+            above = [slice(part.start, min(part.stop, _ROWS)) for part in inside]
             left_out = [
-                (above[own], inside[other]) for own, other in without
-                if above[own].start < above[own].stop and inside[other].start < inside[other].stop
+                (above[part], inside[other]) for part, other in without
+                if above[part].start < above[part].stop and inside[other].start < inside[other].stop
             ]  # fmt: skip
             cut = [
-                own[..., rows, rest].contiguous() if isinstance(own, Tensor) else own
-                for own in (target, weights, penalties)
+                part[..., rows, rest].contiguous() if isinstance(part, Tensor) else part
+                for part in (target, weights, penalties)
             ]
             parts.append(cls(rows, rest, left_out, *cut))
         return parts

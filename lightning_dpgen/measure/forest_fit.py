@@ -190,10 +190,10 @@ def _needless(
             continue
         (others,) = held_out.pairs[first, second]
         pair = NoisyPair.of(seen, first, second, forest.shares)
-        own = seen.total * pair.estimate(np.random.default_rng((seed, first, second))).shares
+        estimated = seen.total * pair.estimate(np.random.default_rng((seed, first, second))).shares
         one, other = (every[:, spans[group]] / every[:, spans[group]].sum(dim=1, keepdim=True) for group in (first, second))
-        made = seen.total * ((one.T * alone.weights) @ other).numpy()
-        if np.square(made - others).sum() < np.square(own - others).sum():
+        independent = seen.total * ((one.T * alone.weights) @ other).numpy()
+        if np.square(independent - others).sum() < np.square(estimated - others).sum():
             needless.add((first, second))
     return needless
 

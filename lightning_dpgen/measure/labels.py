@@ -199,10 +199,10 @@ class LabelRegression:
         """Return the statistics of the next access, after these rounds."""
         weights, before = self._corrected(rounds), self._made.before
         gradient = Gradient(self._crossed, self._features, weights, self._bound, self._length, before, self._choices)
-        found: dict[str, Statistic] = {"gradient": gradient}
+        statistics: dict[str, Statistic] = {"gradient": gradient}
         if self._made.own is not None:
-            found["agreement"] = Agreement(gradient)
-        return found
+            statistics["agreement"] = Agreement(gradient)
+        return statistics
 
     def labelled(self, mixture: Mixture, rounds: Sequence[Mapping[str, Measured]], sharpness: float = 1.0) -> Mixture:
         """Return the mixture that has made up the records, with labels drawn as these rounds say.
@@ -377,13 +377,13 @@ class LabelRecipe(Recipe):
         """Return none: a gradient that is nothing but noise is shrunk to what the mixture says."""
         return []
 
-    def fitted(self, state: State) -> Mixture:
-        """Draw the label of the mixture as these measurements say; see `Recipe.fitted`.
+    def fit(self, state: State) -> Mixture:
+        """Draw the label of the mixture as these measurements say; see `Recipe.fit`.
 
         The run that has paid for the label is that of the result if it has paid for the network, too; else it is not known.
         """
-        found = super().fitted(state)
-        return Mixture(found.network, found.weights, found.run if found.run == self.mixture.run else "", self.mixture.init)
+        fit = super().fit(state)
+        return Mixture(fit.network, fit.weights, fit.run if fit.run == self.mixture.run else "", self.mixture.init)
 
     def _mixture(self, state: State) -> Mixture:
         return self._regression.labelled(self.mixture, state[LABELS], self.sharpness)

@@ -1,4 +1,4 @@
-"""Noisy tables of the choices of one group and of two: shares, and rules that they show. Post-processing."""
+"""Noisy tables of the choices of one group and of two: shares, rules that they show, and columns that noise hides."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lightning_dpgen.common.plain_text import listed, say_count
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
@@ -310,12 +311,12 @@ def _with_all(schema: Schema, texts: Sequence[str]) -> Schema:
     Measurements are paid for, so there is a release whatever noise makes of the tables.
     """
     try:
-        return schema.changed(found_constraints=tuple(texts))
+        return schema.with_values(found_constraints=tuple(texts))
     except BadSchema:
         pass
     for text in texts:
         with suppress(BadSchema):
-            schema = schema.changed(found_constraints=(*schema.found_constraints, text))
+            schema = schema.with_values(found_constraints=(*schema.found_constraints, text))
     return schema
 
 
@@ -340,3 +341,48 @@ def total_of(statistics: Mapping[str, Marginals], measured: Mapping[str, Measure
             weighted += float(counts.sum()) / (variance * counts.numel())
             trust += 1.0 / (variance * counts.numel())
     return max(weighted / trust, 1.0)
+
+
+class LostColumns(str):
+    """A warning of columns that would be nothing but noise.
+
+    Attributes:
+        names: of the columns.
+    """
+
+    names: list[str]
+
+    def __new__(cls, text: str, names: list[str]) -> LostColumns:
+        warning = super().__new__(cls, text)
+        warning.names = names
+        return warning
+
+
+def lost_columns(schema: Schema, noise: Mapping[int, float], n: int) -> LostColumns | None:
+    """Return which columns would be nothing but noise, whose values have fewer records on average than counts have noise.
+
+    Args:
+        noise: by group, the standard deviation of what all counts together tell of one of its choices.
+        n: the declared number of records.
+    """
+    sizes, names = schema.layout.groups, list(schema.choices)
+    lost = [group for group, deviation in noise.items() if sizes[group] * deviation > n]
+    if not lost:
+        return None
+    worst = max(lost, key=lambda group: sizes[group] * noise[group])
+    text = (
+        f"{say_count(len(lost), 'column')} would be nothing but noise ({listed(names[group] for group in lost)}): a value "
+        f"of {names[worst]} has {n / sizes[worst]:,.1f} records on average, and its count noise of standard deviation "
+        f"{noise[worst]:,.1f}; put rare values together, cut numbers into fewer bins, or leave columns out"
+    )
+    return LostColumns(text, [names[group] for group in lost])
+
+
+def what_to_leave_out(schema: Schema) -> str:
+    """Advise a user whose table has too many cells, naming the columns of most values."""
+    named_groups = enumerate(zip(schema.choices, schema.layout.groups, strict=True))
+    sizes = {name: size for group, (name, size) in named_groups if group != schema.layout.label}
+    named = listed(f"{name} ({sizes[name]})" for name in sorted(sizes, key=lambda name: -sizes[name])[:3])
+    return (
+        f"cut numbers into fewer bins, or leave out columns of little use (type: drop), first those of most values: {named}"
+    )

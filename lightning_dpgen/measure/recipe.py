@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.common import pace
-from lightning_dpgen.common.plain_text import listed, say_count
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.measure.workload import Components, Measured, State, Workload
 from lightning_dpgen.models.mixture import Mixture
@@ -84,7 +82,7 @@ class Recipe(ABC):
     def _mixture(self, state: State) -> Mixture:
         """Fit the mixture to a state that holds an access of every stage that is not `dispensable`. Post-processing."""
 
-    def fitted(self, state: State) -> Mixture:
+    def fit(self, state: State) -> Mixture:
         """Fit the mixture, which remembers the run that has paid for it. Post-processing.
 
         Args:
@@ -132,9 +130,9 @@ class Recipe(ABC):
             ValueError, BadRecords, LedgerError: see `Workload.measure`; ValueError for a state of another run or recipe, or
                 an incomplete one without an account to pay for the rest.
         """
-        return self.fitted(self.measured(records, component, account, state=state, save=save, reserve=reserve))
+        return self.fit(self.measure_state(records, component, account, state=state, save=save, reserve=reserve))
 
-    def measured(
+    def measure_state(
         self,
         records: Records | InBlocks,
         component: Tensor | Components,
@@ -155,32 +153,32 @@ class Recipe(ABC):
             raise ValueError(_OF_SEVERAL)
         for workload in self.workloads:
             accesses = list(state.get(workload.stage, ()))
-            # A run that goes on may have lost some accesses, and has fewer left then.
-            needed = not accesses and workload.stage not in self.dispensable
             if account is None:
-                if needed:
+                if not accesses and workload.stage not in self.dispensable:
                     raise ValueError(f"account=None: the state lacks {workload.stage!r}, which an account has to pay for")
                 continue
-
-            def lacks(
-                workload: Workload = workload, accesses: list[Mapping[str, Measured]] = accesses, needed: bool = needed
-            ) -> bool:
-                some = needed and not accesses
-                return len(accesses) < workload.rounds and (some or account.remaining(workload.stage) > 0)
-
             # The first statistics may follow from a fit, whose time says nothing of the others.
-            fits = workload.stage in self.from_fits
-            with pace.stage(LEARNING if fits else f"preparing to measure {workload.stage}"):
-                statistics = self.statistics(workload.stage, state) if lacks() else {}
+            follows_from_a_fit = workload.stage in self.from_fits
+            with pace.stage(LEARNING if follows_from_a_fit else f"preparing to measure {workload.stage}"):
+                statistics = self._next_statistics(workload, state, account)
             with pace.stage(f"measuring {workload.stage}", workload.rounds, done=len(accesses)) as progress:
-                while lacks():
+                while statistics is not None:
                     reserve({**state, workload.stage: (*accesses, _zeros(statistics, account.ledger.run))})
                     accesses.append(workload.measure(statistics, records, component, account))
                     state = {**state, workload.stage: tuple(accesses)}
                     save(state)
                     progress.advance()
-                    statistics = self.statistics(workload.stage, state) if lacks() else {}
+                    statistics = self._next_statistics(workload, state, account)
         return state
+
+    def _next_statistics(self, workload: Workload, state: State, account: Account) -> Mapping[str, Statistic] | None:
+        """Return the statistics of the next access of a workload; None where it has no more, or none is left to be paid."""
+        accesses = state.get(workload.stage, ())
+        # A run that goes on may have lost some accesses, and has fewer left then.
+        lost = not accesses and workload.stage not in self.dispensable
+        if len(accesses) < workload.rounds and (lost or account.remaining(workload.stage) > 0):
+            return self.statistics(workload.stage, state)
+        return None
 
     def fits(self, state: State) -> bool:
         """Return whether these accesses could have measured this state."""
@@ -201,7 +199,7 @@ class Recipe(ABC):
                     return False
                 if any(tuple(measurements[name].sums.shape) != _released(due[name]) for name in due):
                     return False
-                if not all(own.sums.isfinite().all() and 0.0 <= own.deviation < math.inf for own in measurements.values()):
+                if not all(x.sums.isfinite().all() and 0.0 <= x.deviation < math.inf for x in measurements.values()):
                     return False
                 before[workload.stage] = (*before.get(workload.stage, ()), measurements)
             if not accesses and workload.stage not in self.dispensable:
@@ -221,45 +219,4 @@ def _released(statistic: Statistic) -> tuple[int, ...]:
 
 def _runs(state: State) -> set[str]:
     """Return the runs whose ledgers hold the measurements."""
-    return {own.run for rounds in state.values() for found in rounds for own in found.values()}
-
-
-class LostColumns(str):
-    """A warning of columns that would be nothing but noise.
-
-    Attributes:
-        names: of the columns.
-    """
-
-    names: list[str]
-
-
-def lost_columns(schema: Schema, noise: Mapping[int, float], n: int) -> LostColumns | None:
-    """Return which columns would be nothing but noise, whose values have fewer records on average than counts have noise.
-
-    Args:
-        noise: by group, the standard deviation of what all counts together tell of one of its choices.
-        n: the declared number of records.
-    """
-    sizes, names = schema.layout.groups, list(schema.choices)
-    lost = [group for group, own in noise.items() if sizes[group] * own > n]
-    if not lost:
-        return None
-    worst = max(lost, key=lambda group: sizes[group] * noise[group])
-    text = LostColumns(
-        f"{say_count(len(lost), 'column')} would be nothing but noise ({listed(names[group] for group in lost)}): a value "
-        f"of {names[worst]} has {n / sizes[worst]:,.1f} records on average, and its count noise of standard deviation "
-        f"{noise[worst]:,.1f}; put rare values together, cut numbers into fewer bins, or leave columns out"
-    )
-    text.names = [names[group] for group in lost]
-    return text
-
-
-def what_to_leave_out(schema: Schema) -> str:
-    """Advise a user whose table has too many cells, naming the columns of most values."""
-    named_groups = enumerate(zip(schema.choices, schema.layout.groups, strict=True))
-    sizes = {name: size for group, (name, size) in named_groups if group != schema.layout.label}
-    named = listed(f"{name} ({sizes[name]})" for name in sorted(sizes, key=lambda name: -sizes[name])[:3])
-    return (
-        f"cut numbers into fewer bins, or leave out columns of little use (type: drop), first those of most values: {named}"
-    )
+    return {measured.run for accesses in state.values() for one in accesses for measured in one.values()}

@@ -41,8 +41,16 @@ from lightning_dpgen.measure.labels import (
     made_up_by_forests,
 )
 from lightning_dpgen.measure.pair_estimates import records_to_show
-from lightning_dpgen.measure.pair_tables import NoisyTables, broken_pairs, find_rules, total_of, with_rules
-from lightning_dpgen.measure.recipe import LEARNING, Recipe, lost_columns, what_to_leave_out
+from lightning_dpgen.measure.pair_tables import (
+    NoisyTables,
+    broken_pairs,
+    find_rules,
+    lost_columns,
+    total_of,
+    what_to_leave_out,
+    with_rules,
+)
+from lightning_dpgen.measure.recipe import LEARNING, Recipe
 from lightning_dpgen.measure.statistics import Marginals, Statistic
 from lightning_dpgen.measure.workload import Measured, State, Workload, check_share, split_noise
 from lightning_dpgen.models.forests import StackedForests
@@ -316,12 +324,12 @@ class TableRecipe(Recipe):
 
     def _fitted(self, state: State) -> tuple[Mixture, MadeUp | None]:
         tables, measured = self._measured(state)
-        if self._last.get("to") != [id(own) for own in measured.values()]:
+        if self._last.get("to") != [id(one) for one in measured.values()]:
             with pace.stage(LEARNING):
                 mixture, samples = self._fit(tables, measured)
             # The measurements are kept beside the fit, so that no others can get their ids.
             self._last.clear()
-            self._last.update(to=[id(own) for own in measured.values()], kept=measured, fitted=(mixture, samples))
+            self._last.update(to=[id(one) for one in measured.values()], kept=measured, fitted=(mixture, samples))
         return self._last["fitted"]
 
     def _possible(self, state: State) -> list[Crossing]:
@@ -333,10 +341,10 @@ class TableRecipe(Recipe):
 
     def _left(self, state: State) -> tuple[list[int], list[int]]:
         """Return the places, among all crossings, of those that have been chosen, and of the others."""
-        left = list(range(len(self._possible(state))))
-        if len(left) <= MOST_CHOSEN_CROSSINGS:
-            return left, []
-        return [left.pop(int(found["choice"].sums)) for found in state.get(CROSSINGS, ())], left
+        others = list(range(len(self._possible(state))))
+        if len(others) <= MOST_CHOSEN_CROSSINGS:
+            return others, []
+        return [others.pop(int(access["choice"].sums)) for access in state.get(CROSSINGS, ())], others
 
     def _counts(self, state: State, places: Sequence[int], *, choice: bool = True) -> CrossingCounts:
         """Return the counts of the crossings at some places, beside what is known of the label already."""

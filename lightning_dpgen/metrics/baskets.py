@@ -63,16 +63,16 @@ class QueryCounts:
         held = np.zeros((len(self._named), rows), bool)
         held[column, row] = True
         bits = _packed(held)
-        counts, left = np.zeros(self.count, np.int64), np.arange(self.count)
+        counts, rest = np.zeros(self.count, np.int64), np.arange(self.count)
         both = bits[self._asked[self._starts]]
         for taken in range(1, int(self._lengths.max()) + 1):
-            done = self._lengths[left] == taken
-            counts[left[done]] = np.unpackbits(both[done].view(np.uint8), axis=1).sum(axis=1)
+            done = self._lengths[rest] == taken
+            counts[rest[done]] = np.unpackbits(both[done].view(np.uint8), axis=1).sum(axis=1)
             on = ~done & both.any(axis=1)
-            left = left[on]
-            if not len(left):
+            rest = rest[on]
+            if not len(rest):
                 break
-            both = both[on] & bits[self._asked[self._starts[left] + taken]]
+            both = both[on] & bits[self._asked[self._starts[rest] + taken]]
         return counts
 
     def _any(self, row: np.ndarray, column: np.ndarray, rows: int) -> np.ndarray:
@@ -184,12 +184,12 @@ def _compare_baskets(sides: EncodedSides) -> Result:
     largest = 1 + max(int(np.flatnonzero(shares).max(initial=0)) for shares in sizes.values())
     sized = {side: np.where(shares > 0, shares, np.nan)[:largest] for side, shares in sizes.items()}
     share = "share of baskets"
-    by_rank = {"said": "item shares by rank", "along": "rank", "up": share, "scales": ("log", "log")}
+    by_rank = {"alt": "item shares by rank", "along": "rank", "up": share, "scales": ("log", "log")}
     scales = ("linear" if largest <= _SMALL else "symlog", "log")
-    by_size = {"said": "basket sizes", "along": "items in a basket", "up": share, "at": range(largest), "scales": scales}
+    by_size = {"alt": "basket sizes", "along": "items in a basket", "up": share, "at": range(largest), "scales": scales}
     plots = [
         Plot(_HEADING, "Items by how often they are bought", "lines", ranked | by_rank),
-        Plot(_HEADING, "Each item", "scatter", items | {"said": "item shares, real and synthetic", "of": share}),
+        Plot(_HEADING, "Each item", "scatter", items | {"alt": "item shares, real and synthetic", "of": share}),
         Plot(_HEADING, "Sizes of baskets", "lines", sized | by_size),
     ]
     return Result(*named_scores(metrics, words), plots=plots)
@@ -236,11 +236,11 @@ class CountingQueryError(TwoSided):
         Raises:
             ValueError: where one side has no basket.
         """
-        found = {}
+        errors = {}
         for name, counts in (("all", self.all_of), ("any", self.any_of)):
             synthetic, real = counts.double() / self._counts()
-            found[name] = (synthetic - real).abs() / real.clamp(min=SANITY)
-        return found
+            errors[name] = (synthetic - real).abs() / real.clamp(min=SANITY)
+        return errors
 
     def compute(self) -> dict[str, Tensor]:
         """Return the means over the queries, ``all`` and ``any``; 0 is exact, and there is no largest value."""
@@ -337,6 +337,6 @@ def _ask(sides: EncodedSides) -> Result | str:
     results = [dict(sorted(scores.items(), key=lambda score: score[0].startswith("any"))) for scores in results]
     synthetic, *real = ([value for name, value in scores.items() if name.startswith("any")] for scores in results)
     axes = {"along": "longest query, % of the largest basket", "up": "relative error", "at": range(20, 101, 20)}
-    content = {"synthetic": synthetic, "said": "errors of counting queries"} | axes
+    content = {"synthetic": synthetic, "alt": "errors of counting queries"} | axes
     plots = [Plot(_HEADING, "Queries for any of some items", "lines", {"real": own} | content) for own in real]
     return Result(*results, plots=plots)

@@ -131,15 +131,15 @@ def label_classifier(train: Encoded, layout: Layout) -> LinearClassifier:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         fitted = _classifier(CLASSIFIERS[0], [], 0).fit(one_hot(train, layout, groups), y)
-    found, offsets = (torch.from_numpy(array).double() for array in (fitted.coef_, fitted.intercept_))
-    if len(found) == 1:
+    slopes, biases = (torch.from_numpy(array).double() for array in (fitted.coef_, fitted.intercept_))
+    if len(slopes) == 1:
         # With two labels only the second one has a score.
-        found, offsets = torch.cat([torch.zeros_like(found), found]), torch.cat([torch.zeros_like(offsets), offsets])
+        slopes, biases = (torch.cat([torch.zeros_like(x), x]) for x in (slopes, biases))
     seen = torch.ones(layout.width, dtype=torch.bool)
     seen[layout.labels] = False
-    weights = torch.zeros(len(found), layout.width, dtype=torch.float64)
-    weights[:, seen] = found
-    return LinearClassifier(torch.from_numpy(fitted.classes_.astype(np.int64)), weights, offsets)
+    weights = torch.zeros(len(slopes), layout.width, dtype=torch.float64)
+    weights[:, seen] = slopes
+    return LinearClassifier(torch.from_numpy(fitted.classes_.astype(np.int64)), weights, biases)
 
 
 def _chances(name, train, y, test, layout, units, groups, total, seed) -> np.ndarray:
@@ -252,12 +252,12 @@ _ASKED = {
 )  # fmt: skip
 def _tell_apart(sides: Sides) -> Result:
     sides = sides.encoded
-    found = [
+    detections = [
         detection(sides.real, other, sides.layout, total=sides.alike, seed=sides.seed)
         for other in sides.compared
         if len(other) >= FOLDS
     ]
-    return Result(*({"AUC": scores["AUC"], DETECTED: scores["detected"]} for scores in found))
+    return Result(*({"AUC": scores["AUC"], DETECTED: scores["detected"]} for scores in detections))
 
 
 def classifier_scores(shares: Tensor, labels: Tensor) -> dict[str, float]:

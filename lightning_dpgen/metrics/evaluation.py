@@ -65,14 +65,15 @@ class Evaluation:
     @property
     def summaries(self) -> list[Summary]:
         """The columns of numbers of a table in a few figures, those that differ most first; empty of other records."""
-        found = (column.get("summary") for column in self.figures.get("columns", ()))
-        return [summary for summary in found if summary is not None]
+        summaries = (column.get("summary") for column in self.figures.get("columns", ()))
+        return [summary for summary in summaries if summary is not None]
 
     def as_json(self) -> dict[str, Any]:
         """Return all but what pictures are drawn of."""
         names = ("kind", "scores", "reference", "notes", "rows", "held_out")
         intervals = {
-            section: {score: asdict(interval) for score, interval in of.items()} for section, of in self.intervals.items()
+            section: {score: asdict(interval) for score, interval in scores.items()}
+            for section, scores in self.intervals.items()
         }
         return {name: getattr(self, name) for name in names} | {
             "intervals": intervals,
@@ -242,11 +243,11 @@ def halve_table(given: Mapping[str, TableValues], by: str | None, seed: int) -> 
     held_out = given.get("held out")
     if held_out is not None:
         held_out = held_out[random.permutation(len(held_out))][:ROWS]
-    made, known = (dict(part.schema.rules.broken(part.rows())) for part in (synthetic, real))
-    broken = {text: (share, known[text]) for text, share in made.items()}
+    of_synthetic, of_real = (dict(part.schema.rules.broken(part.rows())) for part in (synthetic, real))
+    broken = {text: (share, of_real[text]) for text, share in of_synthetic.items()}
     return TableSides(
         real=real[:size], synthetic=synthetic[:size], other=other if len(other) == size else None, learned=real,
-        made=synthetic[:ROWS], held_out=held_out, by=by, broken=broken, seed=seed,
+        first_synthetic=synthetic[:ROWS], held_out=held_out, by=by, broken=broken, seed=seed,
     )  # fmt: skip
 
 
@@ -260,15 +261,15 @@ def compute_section(measures: Sequence[Measure], sides: Sides) -> Result | str:
     parts, reasons = [], {}
     for measure in measures:
         unmet = next((need.reason for need in measure.needs if not need.met(sides)), None)
-        found = measure.compute(sides) if unmet is None else unmet
-        if isinstance(found, str):
-            reasons[found] = None
+        result = measure.compute(sides) if unmet is None else unmet
+        if isinstance(result, str):
+            reasons[result] = None
         else:
-            parts.append(found)
+            parts.append(result)
     if not parts:
         return ", and ".join(reasons)
-    found = _joined(parts)
-    return found if found.scores or found.note else replace(found, note=", and ".join(reasons) or None)
+    result = _joined(parts)
+    return result if result.scores or result.note else replace(result, note=", and ".join(reasons) or None)
 
 
 def _joined(parts: Collection[Result]) -> Result:
@@ -276,7 +277,7 @@ def _joined(parts: Collection[Result]) -> Result:
     for name in ("scores", "reference", "figures", "intervals", "remarks"):
         joined[name] = {key: value for part in parts for key, value in getattr(part, name).items()}
     for name in ("listings", "plots"):
-        joined[name] = [own for part in parts for own in getattr(part, name)]
+        joined[name] = [item for part in parts for item in getattr(part, name)]
     return Result(**joined)
 
 
@@ -288,11 +289,11 @@ def _evaluate(
     progress: Callable[[str], None] | None,
 ) -> Evaluation:
     # Measures are imported when they are first asked for, which is no part of their time.
-    measures = measures_of(sides.kind)
+    all_measures = measures_of(sides.kind)
     results, notes, start = {}, {}, time.monotonic()
-    sections = {section: [measure for measure in of if measure.asked(sides)] for section, of in measures.items()}
-    sections = {section: of for section, of in sections.items() if of}
-    timed = [section for section, of in sections.items() if not of[0].of_results]
+    sections = {section: [one for one in measures if one.applies_to(sides)] for section, measures in all_measures.items()}
+    sections = {section: measures for section, measures in sections.items() if measures}
+    timed = [section for section, measures in sections.items() if not measures[0].of_results]
     with pace.stage("evaluating", len(timed)) as shown:
         for place, section in enumerate(timed):
             shown.done, shown.note = place, section
@@ -306,11 +307,11 @@ def _evaluate(
     for section in sections:
         if section not in results:
             results[section] = sections[section][0].compute(results)
-    found = {section: results[section] for section in sections if isinstance(results[section], Result)}
-    notes |= {section: own if isinstance(own, str) else own.note for section, own in results.items() if own is not None}
-    whole = _joined(found.values())
+    computed = {section: results[section] for section in sections if isinstance(results[section], Result)}
+    notes |= {section: getattr(result, "note", result) for section, result in results.items() if result is not None}
+    whole = _joined(computed.values())
     scores, reference, intervals = (
-        {section: getattr(own, name) for section, own in found.items() if getattr(own, name)}
+        {section: getattr(result, name) for section, result in computed.items() if getattr(result, name)}
         for name in ("scores", "reference", "intervals")
     )
     notes = {section: notes[section] for section in results if notes[section] is not None}

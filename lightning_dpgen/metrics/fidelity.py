@@ -121,11 +121,11 @@ def measure_table_fidelity(account: Account, real: Records | InBlocks, synthetic
         (column,) = (column for column in synthetic.of_numbers if column.name == schema.label)
         every = np.union1d(np.arange(column.grid.low, column.grid.high + 1), column.special_ticks)
         bins[schema.label] = QuantileBins(every.astype(np.float64), np.nan, np.empty(0))
-    made, layout = binned(synthetic, bins)
+    drawn, layout = binned(synthetic, bins)
     if schema.label is not None:
         layout = replace(layout, label=[column.name for column in schema.recorded].index(schema.label))
     radius = math.sqrt(len(layout.groups))
-    return measure_fidelity(account, real, made, radius=radius, bins=TableBins(layout, bins))
+    return measure_fidelity(account, real, drawn, radius=radius, bins=TableBins(layout, bins))
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,10 +174,10 @@ class FigureSums:
         sums, unit = _sums(records, self._radius)
         if unit != self._unit:
             raise ValueError(f"sums of records are multiples of {unit}: expected {self._unit}, as of all others")
-        found = {"means": sums}
+        figures = {"means": sums}
         if self._classifier is not None:
-            found["answers"] = _right_answers(records, self._classifier, self._layout)
-        return found
+            figures["answers"] = _right_answers(records, self._classifier, self._layout)
+        return figures
 
 
 def merit(figure: dict[str, float]) -> float:

@@ -109,11 +109,11 @@ def mean_and_worst(values: dict[str, Tensor]) -> dict[str, Tensor]:
         >>> mean_and_worst({"a": torch.tensor([1.0, 3.0]), "b": torch.zeros(0)})
         {'a_mean': tensor(2.), 'a_worst': tensor(3.)}
     """
-    found = {}
-    for name, each in values.items():
-        if len(each):
-            found |= {f"{name}_mean": each.mean(), f"{name}_worst": each.max()}
-    return found
+    summary = {}
+    for name, distances in values.items():
+        if len(distances):
+            summary |= {f"{name}_mean": distances.mean(), f"{name}_worst": distances.max()}
+    return summary
 
 
 @register(
@@ -221,15 +221,15 @@ def _move(sides: Sides) -> Result:
     layout = sides.layout
     # Distances of few records are larger by chance, so there are as many on each side.
     most = min(MOVED, max(1, _NUMBERS // layout.width), *map(len, (sides.real, *sides.compared)))
-    real, found = _numbers(sides.real, layout, most, sides.seed), []
+    real, results = _numbers(sides.real, layout, most, sides.seed), []
     for other in sides.compared:
-        made = _numbers(other, layout, most, sides.seed + 1)
-        scores = {"whole records, sliced": sliced_wasserstein(real, made, seed=sides.seed)}
+        numbers = _numbers(other, layout, most, sides.seed + 1)
+        scores = {"whole records, sliced": sliced_wasserstein(real, numbers, seed=sides.seed)}
         if layout.units and sides.alike:
-            units = moved_columns(real[:, : layout.units], made[:, : layout.units])
+            units = moved_columns(real[:, : layout.units], numbers[:, : layout.units])
             scores |= {"one unit, mean": float(units.mean()), "one unit, worst": float(units.max())}
-        found.append(scores)
-    return Result(*found)
+        results.append(scores)
+    return Result(*results)
 
 
 def _numbers(encoded: Encoded, layout: Layout, most: int, seed: int) -> np.ndarray:

@@ -81,7 +81,7 @@ class Plot:
     Args:
         heading: of the part of the page in which it stands.
         caption: its title.
-        draw: the name of a function of `release.private_plots`.
+        draw: the name of a function of `release.pages.private_plots`.
         content: the arguments of that function.
         notes: sentences beside it.
     """
@@ -169,7 +169,7 @@ class Measure:
     glance: Mapping[str, str] | Callable[[Any], list[Glance]] = field(default_factory=dict)
     of_results: bool = False
 
-    def asked(self, sides: Any) -> bool:
+    def applies_to(self, sides: Any) -> bool:
         """Return False for a measure that is left out in silence: a need without a reason is not met."""
         return all(need.met(sides) for need in self.needs if not need.reason)
 

@@ -89,12 +89,12 @@ def nearest_distances(records: Tensor, among: Tensor) -> Tensor:
     # nearest.
     centre = among.mean(dim=0, dtype=torch.float64)
     about = among - centre
-    lengths, found = about.square().sum(dim=1), []
+    lengths, distances = about.square().sum(dim=1), []
     for part in records.split(max(1, _AT_ONCE // max(len(among), _CANDIDATES * among.shape[1]))):
         apart = torch.addmm(lengths, part - centre, about.T, alpha=-2.0)
         near = apart.topk(min(_CANDIDATES, len(among)), largest=False).indices
-        found.append((part[:, None] - among[near]).norm(dim=2).min(dim=1).values)
-    return torch.cat(found)
+        distances.append((part[:, None] - among[near]).norm(dim=2).min(dim=1).values)
+    return torch.cat(distances)
 
 
 @register(
@@ -109,7 +109,7 @@ def nearest_distances(records: Tensor, among: Tensor) -> Tensor:
 def _closest(sides: TableSides) -> Result:
     """Find the closest record that was learned from, of synthetic records and of others in their place."""
     unseen, parts = sides.held_out is not None, sides.encoded
-    pools = (parts.learned, parts.held_out, parts.made) if unseen else (parts.real, parts.other, parts.made)
+    pools = (*((parts.learned, parts.held_out) if unseen else (parts.real, parts.other)), parts.first_synthetic)
     random = np.random.default_rng(sides.seed)
     pools = [pool[random.permutation(len(pool))] for pool in pools]
     most = max(_FEW, _AT_ONCE // parts.layout.width)
@@ -127,11 +127,11 @@ def _closest(sides: TableSides) -> Result:
     if unseen and size >= _FEW:
         to = [nearest_distances(synthetic, written_out(pool[:size], parts.layout)).numpy() for pool in pools[:2]]
         near, ties = int((to[0] < to[1]).sum()), int((to[0] == to[1]).sum())
-        if told := len(to[0]) - ties:
+        if decided := len(to[0]) - ties:
             name = "closer to a record learned from than to a held-out one"
-            results[0][name] = near / told
-            interval = binomtest(near, told).proportion_ci(0.95, method="exact")
-            intervals[name] = Interval(float(interval.low), float(interval.high), told)
+            results[0][name] = near / decided
+            interval = binomtest(near, decided).proportion_ci(0.95, method="exact")
+            intervals[name] = Interval(float(interval.low), float(interval.high), decided)
     return Result(*results, intervals=intervals, note=None if unseen else _NO_HELD_OUT)
 
 
@@ -311,7 +311,7 @@ def _check_widths(*, records: Tensor, **others: Tensor) -> None:
         check_records(name, other, records.shape[1], records.device)
 
 
-def told_twins(held_out: Encoded, real: Encoded, synthetic: Encoded, seen: str = "as the model sees records") -> str:
+def describe_twins(held_out: Encoded, real: Encoded, synthetic: Encoded, seen: str = "as the model sees records") -> str:
     """Tell in one line how many held-out records are identical to others, and warn where they seem to be copies.
 
     Records of few columns coincide. The share of real records that are identical to another one estimates the share that
@@ -325,18 +325,18 @@ def told_twins(held_out: Encoded, real: Encoded, synthetic: Encoded, seen: str =
     Example:
         >>> codes = np.arange(40, dtype=np.uint8)[:, None]
         >>> records = Encoded(np.zeros((40, 0), np.uint8), codes)
-        >>> found, *_ = told_twins(records[:10], records[10:], records[9:11]).split("; ")
+        >>> found, *_ = describe_twins(records[:10], records[10:], records[9:11]).split("; ")
         >>> found
         'as the model sees records, 0 of 10 held-out ones (0 %) are identical to one that was learned from'
-        >>> COPIES in told_twins(records[:10], records, records[9:11])
+        >>> COPIES in describe_twins(records[:10], records, records[9:11])
         True
     """
-    asked, learned, made = (_digests(part) for part in (held_out, real, synthetic))
+    asked, learned, generated = (_digests(part) for part in (held_out, real, synthetic))
     _, counts = np.unique(learned, return_counts=True)
     doubled = int(counts[counts > 1].sum())
-    copies, drawn = (int(np.isin(asked, others).sum()) for others in (learned, made))
-    shares = (copies / len(asked), doubled / len(learned), drawn / len(asked), float(np.isin(learned, made).mean()))
-    copied, twins, like_made, learned_like_made = map(_percent, shares)
+    copies, drawn = (int(np.isin(asked, others).sum()) for others in (learned, generated))
+    shares = copies / len(asked), doubled / len(learned), drawn / len(asked), float(np.isin(learned, generated).mean())
+    copied, twins, like_made, learned_like_made = (f"{100 * x:.2g} %" if x < 0.995 else f"{100 * x:.0f} %" for x in shares)
     line = (
         f"{seen}, {copies:,} of {len(asked):,} held-out ones ({copied}) are identical to one that "
         f"was learned from; of those learned from {twins} are to another; {drawn:,} held-out ones ({like_made}) are to a "
@@ -345,10 +345,6 @@ def told_twins(held_out: Encoded, real: Encoded, synthetic: Encoded, seen: str =
     expected = (doubled + 1) / (len(learned) + 2)
     new = copies / len(asked) >= expected + _COPIED * (1.0 - expected)
     return f"{line}; {COPIES}" if new and binom.sf(copies - 1, len(asked), expected) < _BY_CHANCE else line
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if share < 0.995 else f"{100 * share:.0f} %"
 
 
 def _digests(encoded: Encoded) -> np.ndarray:
@@ -376,14 +372,14 @@ def _places(units: scipy.sparse.csr_array) -> list[np.ndarray]:
 
 def _strongest(evaluation: Any) -> list[Glance]:
     """Pick the attack that is surely farthest from guessing. Where no interval leaves 0.5 out, AUCs decide."""
-    found, scores = [], evaluation.scores.get(MEMBERSHIP, {})
+    attacks, scores = [], evaluation.scores.get(MEMBERSHIP, {})
     for name, interval in evaluation.intervals.get(MEMBERSHIP, {}).items():
         attack = name.partition(": ")[0]
-        found.append((scores[f"{attack}: AUC"], attack, scores[name], interval))
-    if not found:
+        attacks.append((scores[f"{attack}: AUC"], attack, scores[name], interval))
+    if not attacks:
         return []
     area, attack, accuracy, interval = max(
-        found, key=lambda own: (max(own[3].low - 0.5, 0.5 - own[3].high, 0.0), abs(own[0] - 0.5))
+        attacks, key=lambda one: (max(one[3].low - 0.5, 0.5 - one[3].high, 0.0), abs(one[0] - 0.5))
     )
     words = f"{format_score(interval.low)} to {format_score(interval.high)}: accuracy of the strongest membership attack "
     words += f"({attack}, AUC {format_score(area)})"
@@ -410,7 +406,7 @@ def _attack(sides: Sides) -> Result | str:
     if min(len(encoded.learned), len(encoded.held_out)) < _FEW_ATTACKED or not encoded.layout.width:
         return f"it needs {_FEW_ATTACKED} records that were learned from, and as many held-out ones"
     seen = "as the model sees records" if encoded.alike else "by their values"
-    twins = told_twins(encoded.held_out, encoded.learned, encoded.made, seen)
+    twins = describe_twins(encoded.held_out, encoded.learned, encoded.first_synthetic, seen)
     note = f"{twins}; held-out records of another time or place than those learned from are told apart by that, too"
     random = np.random.default_rng(encoded.seed)
     # In random order the first ones are a fair choice.
@@ -418,13 +414,13 @@ def _attack(sides: Sides) -> Result | str:
     if encoded.layout.units > _KNOWN_UNITS:
         # Those of the real records could be told by which units vary.
         encoded = replace(encoded, real=members, learned=members, other=others, held_out=others)
-        encoded = encoded.of_units(varying_units([encoded.made], _KNOWN_UNITS))
+        encoded = encoded.of_units(varying_units([encoded.first_synthetic], _KNOWN_UNITS))
         members, others = encoded.learned, encoded.held_out
     most = max(_FEW_ATTACKED, _NUMBERS // encoded.layout.width)
     attacked, half = min(ATTACKED, most), len(others) // 2
     parts = (members[:attacked], others[:attacked], others[:half][:attacked], others[half:][:attacked])
     members, others, asked, known = (written_out(part, encoded.layout) for part in parts)
-    synthetic = written_out(subsample(encoded.made, most, encoded.seed), encoded.layout)
+    synthetic = written_out(subsample(encoded.first_synthetic, most, encoded.seed), encoded.layout)
     attacks = {"nearest record": (others, lambda records: nearness(records, synthetic))}
     if half >= _FEW_ATTACKED:
         attacks["densities"] = (asked, lambda records: density_ratio(records, synthetic, known))
@@ -435,7 +431,7 @@ def _attack(sides: Sides) -> Result | str:
         scores |= {f"{name}: accuracy": found["accuracy"], f"{name}: AUC": float(found["auc"])}
         intervals[f"{name}: accuracy"] = Interval(float(found["low"]), float(found["high"]), int(found["tested"]))
         curves[name] = operating_curve(*sided)
-    content = {"rates": curves, "said": "ROC curves of attacks"}
+    content = {"rates": curves, "alt": "ROC curves of attacks"}
     drawn = Plot("Membership inference", "", "operating_curves", content, (_ROC, f"{note}."))
     return Result(scores, note=note, intervals=intervals, plots=[drawn])
 

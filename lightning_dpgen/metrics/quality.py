@@ -50,15 +50,15 @@ def _average(results: dict[str, Result | str | None]) -> Result | str:
     """
     if late := dict.fromkeys(section for section, *_ in _PARTS if results[section] is None):
         return f"left out, as parts of it were not computed: {', '.join(late)}"
-    found = []
+    averages = []
     for side in ("scores", "reference"):
         parts = {
             words: getattr(results[section], side)[score]
             for section, score, words in _PARTS
             if score in getattr(results[section], side, {})
         }
-        found.append({HEADLINE: 1.0 - sum(parts.values()) / len(parts)} | parts if parts else {})
-    return Result(*found)
+        averages.append({HEADLINE: 1.0 - sum(parts.values()) / len(parts)} | parts if parts else {})
+    return Result(*averages)
 
 
 class MissingLibrary(ImportError):
@@ -115,11 +115,11 @@ def quality_report(real: TableValues, synthetic: TableValues) -> dict[str, float
 def _frame(values: TableValues) -> pd.DataFrame:
     columns = {}
     for column in values.schema.recorded:
-        own = values.column(column.name)
+        cells = values.column(column.name)
         if isinstance(column, Numeric):
-            columns[column.name] = own
+            columns[column.name] = cells
         else:
-            columns[column.name] = pd.Series([*column.present_names, None], dtype=object).to_numpy()[own]
+            columns[column.name] = pd.Series([*column.present_names, None], dtype=object).to_numpy()[cells]
     return pd.DataFrame(columns)
 
 

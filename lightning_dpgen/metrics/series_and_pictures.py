@@ -75,12 +75,12 @@ class SeriesDistance(TwoSided):
 
     def compute(self) -> dict[str, Tensor]:
         """Return rms differences of ``mean``, ``spread`` and ``autocorrelation``; total variation of ``shape``."""
-        found = {}
+        distances = {}
         for name, (synthetic, real) in self.curves().items():
             difference = synthetic - real
             mean_square = difference.square().sum() / max(1, len(difference))
-            found[name] = 0.5 * difference.abs().sum() if name == "shape" else mean_square.sqrt()
-        return found
+            distances[name] = 0.5 * difference.abs().sum() if name == "shape" else mean_square.sqrt()
+        return distances
 
 
 def _shapes(values: np.ndarray) -> np.ndarray:
@@ -127,15 +127,15 @@ def _plot_series(sides: EncodedSides, metric: SeriesDistance) -> list[Plot]:
     some = low + width * sides.readings(sides.synthetic[:_SERIES_DRAWN])
     plots = [
         ("Mean, and one standard deviation around it", "lines",
-         mean | {"said": "mean curves", "along": "reading", "up": "value", "spread": bands}),
+         mean | {"alt": "mean curves", "along": "reading", "up": "value", "spread": bands}),
         ("Shape: each reading as a share of its series", "lines",
-         shape | {"said": "shapes", "along": "reading", "up": "share"}),
+         shape | {"alt": "shapes", "along": "reading", "up": "share"}),
     ]  # fmt: skip
     if len(lagged["real"]):
         plots.append(
-            ("Autocorrelation", "lines", lagged | {"said": "autocorrelations", "along": "lag", "up": "correlation"})
+            ("Autocorrelation", "lines", lagged | {"alt": "autocorrelations", "along": "lag", "up": "correlation"})
         )
-    plots.append(("Some synthetic series", "samples", {"curves": some, "said": "synthetic series"}))
+    plots.append(("Some synthetic series", "samples", {"curves": some, "alt": "synthetic series"}))
     return [Plot("Curves", *plot) for plot in plots]
 
 
@@ -238,7 +238,7 @@ def nearest_series(
 
 def _distances(one: np.ndarray, real: np.ndarray, band: int) -> np.ndarray:
     # The library's window is the first shift that is not allowed.
-    found = dtw_ndim.distance_matrix_fast(
+    distances = dtw_ndim.distance_matrix_fast(
         np.concatenate([one[None], real]),
         real.shape[2],
         window=band + 1,
@@ -246,7 +246,7 @@ def _distances(one: np.ndarray, real: np.ndarray, band: int) -> np.ndarray:
         compact=True,
         parallel=False,
     )
-    return np.asarray(found)
+    return np.asarray(distances)
 
 
 @register(
@@ -286,7 +286,7 @@ def _plot_nearest(sides: EncodedSides, real: np.ndarray, synthetic: np.ndarray) 
     """Draw synthetic series (n, readings, channels), each beside the real one that is nearest; their first channel."""
     low, width = (values[:: sides.channels] for values in sides.scale())
     pairs = zip(*(low + width * side[:, :, 0] for side in (real, synthetic)), strict=True)
-    axes = {"said": "a series and the nearest", "along": "reading", "up": "value"}
+    axes = {"alt": "a series and the nearest", "along": "reading", "up": "value"}
     return [
         Plot("Nearest real series", f"Synthetic series {number}", "lines", {"real": near, "synthetic": made} | axes)
         for number, (near, made) in enumerate(pairs, start=1)
@@ -355,8 +355,8 @@ def _plot_pictures(sides: EncodedSides) -> list[Plot]:
     drawn = (sides.synthetic.units[:_PICTURES_DRAWN] / scale).reshape(-1, *sides.shape)
     words = "Mean of the real pictures, of the synthetic ones, and how far they differ"
     return [
-        Plot("Pictures", "Synthetic pictures", "sheet", {"pictures": drawn, "across": 12, "said": "synthetic pictures"}),
-        Plot("Pictures", words, "sheet", {"pictures": three, "across": 3, "said": "mean pictures", "least": 150}),
+        Plot("Pictures", "Synthetic pictures", "sheet", {"pictures": drawn, "across": 12, "alt": "synthetic pictures"}),
+        Plot("Pictures", words, "sheet", {"pictures": three, "across": 3, "alt": "mean pictures", "least": 150}),
     ]
 
 

@@ -22,7 +22,7 @@ from lightning_dpgen.metrics.table_rows import Dependency, find_dependencies
 
 # The most records of each side that are compared.
 ROWS = 50_000
-_PARTS = ("real", "synthetic", "other", "learned", "made", "held_out")
+_PARTS = ("real", "synthetic", "other", "learned", "first_synthetic", "held_out")
 
 
 # The answers of a release's classifier for records that nothing was learned from, (n, labels), and their labels (n,); the
@@ -37,7 +37,8 @@ class Sides:
     Args:
         real, synthetic: at least one record each.
         other: real records in the place of synthetic ones; None without any.
-        learned, made: all records that were learned from, and all synthetic ones; None for `real` and `synthetic`.
+        learned: all records that were learned from; None for `real`.
+        first_synthetic: the first synthetic records, more of them than are compared at a time; None for `synthetic`.
         held_out: real records that nothing was learned from; None without any.
         seed: of all draws.
         seconds: the time that is left; None without a limit.
@@ -48,7 +49,7 @@ class Sides:
     synthetic: Any
     other: Any = None
     learned: Any = None
-    made: Any = None
+    first_synthetic: Any = None
     held_out: Any = None
     seed: int = 0
     seconds: float | None = None
@@ -56,7 +57,7 @@ class Sides:
 
     def __post_init__(self) -> None:
         self.learned = self.real if self.learned is None else self.learned
-        self.made = self.synthetic if self.made is None else self.made
+        self.first_synthetic = self.synthetic if self.first_synthetic is None else self.first_synthetic
 
     @property
     def compared(self) -> list[Any]:
@@ -140,7 +141,7 @@ class TableSides(Sides):
     @cached_property
     def dependencies(self) -> list[Dependency]:
         """Columns that another one determines in real records, those that synthetic ones break most often first."""
-        return find_dependencies(self.learned, self.made, self.seed)
+        return find_dependencies(self.learned, self.first_synthetic, self.seed)
 
     @cached_property
     def spreads(self) -> np.ndarray:

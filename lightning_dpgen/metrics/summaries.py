@@ -66,10 +66,10 @@ FIGURES = ("mean", "standard deviation", "least", "0.1 %", "1 %", "99 %", "99.9 
 
 def ordinary(values: TableValues) -> np.ndarray:
     """Return the numbers of a table (N, columns of numbers), NaN where missing or special."""
-    found = values.numbers.copy()
+    numbers = values.numbers.copy()
     for place, column in enumerate(values.of_numbers):
-        found[np.isin(found[:, place], column.special_ticks), place] = np.nan
-    return found
+        numbers[np.isin(numbers[:, place], column.special_ticks), place] = np.nan
+    return numbers
 
 
 def spreads(real: TableValues) -> np.ndarray:
@@ -84,7 +84,7 @@ def spreads(real: TableValues) -> np.ndarray:
         >>> spreads(TableValues(schema, np.arange(101.0)[:, None], np.zeros((101, 0), int))).tolist()
         [98.0]
     """
-    found = []
+    lengths = []
     for column, numbers in zip(real.of_numbers, ordinary(real).T, strict=True):
         there = numbers[~np.isnan(numbers)]
         low, high = np.quantile(there, _ENDS) if len(there) else (0.0, 0.0)
@@ -92,8 +92,8 @@ def spreads(real: TableValues) -> np.ndarray:
         # Equal values have a deviation of their rounding.
         noise = 1e-9 * float(np.abs(there).max(initial=0.0))
         declared = float(column.grid.high - column.grid.low) or 1.0
-        found.append(next(length for length in (float(high - low), deviation, declared) if length > noise))
-    return np.array(found)
+        lengths.append(next(length for length in (float(high - low), deviation, declared) if length > noise))
+    return np.array(lengths)
 
 
 def summaries(real: TableValues, synthetic: TableValues) -> dict[str, Summary]:
@@ -217,11 +217,11 @@ def orders(real: TableValues, synthetic: TableValues) -> list[Order]:
 
 @register(TABLE, section=ROWS_OF_TABLES, place=42, better="target")
 def _order_dates(sides: TableSides) -> Result:
-    found = orders(sides.learned, sides.made)
+    dates = orders(sides.learned, sides.first_synthetic)
     scores = [
-        {order.score: getattr(order, side) for order in found} for side in ("synthetic", "real")[: len(sides.compared)]
+        {order.score: getattr(order, side) for order in dates} for side in ("synthetic", "real")[: len(sides.compared)]
     ]
-    return Result(*scores, remarks={"order of dates": [order.text for order in found if order.far]})
+    return Result(*scores, remarks={"order of dates": [order.text for order in dates if order.far]})
 
 
 # Bins of a column, but for single values that have one of their own.
@@ -273,11 +273,11 @@ class QuantileBins:
 
     def codes(self, values: np.ndarray) -> np.ndarray:
         """Return the bin (n,) of each value: single values, then the others, then missing."""
-        found = len(self.single) + np.searchsorted(self.starts, values, "right")
+        codes = len(self.single) + np.searchsorted(self.starts, values, "right")
         if len(self.single):
             near = np.minimum(np.searchsorted(self.single, values), len(self.single) - 1)
-            found = np.where(self.single[near] == values, near, found)
-        return np.where(np.isnan(values), self.count - 1, found)
+            codes = np.where(self.single[near] == values, near, codes)
+        return np.where(np.isnan(values), self.count - 1, codes)
 
     def names(self, column: Numeric) -> list[str]:
         """Return the names of the bins, as the column writes its values."""

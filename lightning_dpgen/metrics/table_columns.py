@@ -67,12 +67,12 @@ class NumericDistance(Collected):
             ValueError: where one side has no record.
         """
         real, synthetic = (side.cpu().numpy() for side in self._sides())
-        found = {
+        distances = {
             "kolmogorov_smirnov": largest_differences(real, synthetic),
             "wasserstein": moved_numbers(real, synthetic, self._ranges),
             "missing": np.abs(np.isnan(real).mean(axis=0) - np.isnan(synthetic).mean(axis=0)),
         }
-        return {name: torch.from_numpy(values) for name, values in found.items()}
+        return {name: torch.from_numpy(values) for name, values in distances.items()}
 
     def compute(self) -> dict[str, Tensor]:
         """Return the mean and the worst of `distances`, as ``<name>_mean`` and ``<name>_worst``."""
@@ -116,15 +116,15 @@ def column_distances(real: TableValues, other: TableValues, lengths: np.ndarray)
     Args:
         lengths: (columns of numbers,) as `spreads` returns them.
     """
-    found = {}
+    distances = {}
     if real.of_numbers:
         far = np.maximum(*_numeric(real, other, lengths).values()).tolist()
-        found = dict(zip((column.name for column in real.of_numbers), far, strict=True))
+        distances = dict(zip((column.name for column in real.of_numbers), far, strict=True))
     for column in real.of_codes:
         size = len(column.values) + 1
         shares = [np.bincount(side.column(column.name), minlength=size) / len(side) for side in (real, other)]
-        found[column.name] = float(0.5 * np.abs(shares[0] - shares[1]).sum())
-    return {column.name: found[column.name] for column in real.schema.recorded}
+        distances[column.name] = float(0.5 * np.abs(shares[0] - shares[1]).sum())
+    return {column.name: distances[column.name] for column in real.schema.recorded}
 
 
 def _numeric(real: TableValues, other: TableValues, lengths: np.ndarray) -> dict[str, np.ndarray]:
@@ -138,13 +138,13 @@ def _numeric(real: TableValues, other: TableValues, lengths: np.ndarray) -> dict
 
 
 def _missing(real: TableValues, other: TableValues) -> float:
-    found = [0.0]
+    differences = [0.0]
     for column in real.schema.recorded:
         if column.missing:
             sides = [side.column(column.name) for side in (real, other)]
             absent = [np.isnan(s) if isinstance(column, Numeric) else s == len(column.values) for s in sides]
-            found.append(abs(float(absent[0].mean() - absent[1].mean())))
-    return max(found)
+            differences.append(abs(float(absent[0].mean() - absent[1].mean())))
+    return max(differences)
 
 
 @register(
@@ -175,7 +175,7 @@ def _compare_columns(sides: TableSides) -> Result:
 def _shares(sides: TableSides, distances: dict[str, float]) -> list[dict[str, Any]]:
     """Return each column with the shares of its values, numbers in bins in their order; the worst column first."""
     (synthetic, layout), (real, _) = (binned(side, sides.bins) for side in (sides.synthetic, sides.real))
-    summary, columns = summaries(sides.learned, sides.made), []
+    summary, columns = summaries(sides.learned, sides.first_synthetic), []
     for place, (column, size) in enumerate(zip(sides.real.schema.recorded, layout.groups, strict=True)):
         shares = [np.bincount(side.codes[:, place], minlength=size) / len(side) for side in (synthetic, real)]
         names = column.choice_names if isinstance(column, Category) else []

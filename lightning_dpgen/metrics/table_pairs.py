@@ -75,7 +75,7 @@ def rank_correlations(numbers: np.ndarray, pairs: np.ndarray) -> np.ndarray:
         >>> rank_correlations(columns, np.array([[0, 1]])).tolist()
         [-1.0]
     """
-    found = np.zeros(len(pairs))
+    correlations = np.zeros(len(pairs))
     for place, (a, b) in enumerate(pairs):
         both = ~(np.isnan(numbers[:, a]) | np.isnan(numbers[:, b]))
         if both.any():
@@ -83,8 +83,8 @@ def rank_correlations(numbers: np.ndarray, pairs: np.ndarray) -> np.ndarray:
             deviation = [values.std() for values in ranks]
             if all(deviation):
                 one, other = (values - values.mean() for values in ranks)
-                found[place] = (one * other).mean() / (deviation[0] * deviation[1])
-    return found.clip(-1.0, 1.0)
+                correlations[place] = (one * other).mean() / (deviation[0] * deviation[1])
+    return correlations.clip(-1.0, 1.0)
 
 
 _TWO_COLUMNS = Need(lambda sides: len(sides.real.schema.recorded) > 1, "the records have no two columns")
@@ -106,12 +106,12 @@ def _compare_pairs(sides: TableSides) -> Result | str:
     if not len(distances[0]):
         return "the tables of two columns have too many cells"
     pairs = zip(tables[0].pairs, distances[0], strict=True)
-    found = [{TWO_MEAN: float(two_way.mean()), "two columns, worst": float(two_way.max())} for two_way in distances]
+    scores = [{TWO_MEAN: float(two_way.mean()), "two columns, worst": float(two_way.max())} for two_way in distances]
     associated = named_scores(compare(AssociationDistance(layout, seed=sides.seed), cut), GROUPS_APART)
-    for scores, more, other in zip(found, associated, sides.compared, strict=True):
-        scores |= more | _rank_differences(sides, other)
+    for one, more, other in zip(scores, associated, sides.compared, strict=True):
+        one |= more | _rank_differences(sides, other)
     return Result(
-        *found, figures={"pairs": [{"columns": (int(a), int(b)), "distance": float(far)} for (a, b), far in pairs]}
+        *scores, figures={"pairs": [{"columns": (int(a), int(b)), "distance": float(far)} for (a, b), far in pairs]}
     )
 
 
@@ -142,13 +142,13 @@ def _missing_together(sides: TableSides) -> Result:
     if len(some) < 2:
         return Result()
     a, b = np.triu_indices(len(some), 1)
-    found = [tuple(of[a, b] for of in _together(side[:, some])) for side in absent]
+    tables = [tuple(of[a, b] for of in _together(side[:, some])) for side in absent]
     scores = []
-    for _, phi in found[1:]:
-        differences = np.abs(phi - found[0][1])
+    for _, phi in tables[1:]:
+        differences = np.abs(phi - tables[0][1])
         words = {"mean": differences.mean(), "worst": differences.max()}
         scores.append({f"missing together, phi, {what} difference": float(far) for what, far in words.items()})
-    (together, phi), (made_together, made_phi), *_ = found
+    (together, phi), (made_together, made_phi), *_ = tables
     names = [sides.real.schema.recorded[place].name for place in some]
     listed = [
         (names[a[at]], names[b[at]], *(float(of[at]) for of in (together, made_together, phi, made_phi)))
@@ -182,16 +182,16 @@ def _list_pairs(sides: TableSides) -> Result:
 
     distances = np.zeros((len(pairs), len(sides.compared)))
     for place, pair in enumerate(pairs):
-        own, *others = shares(pair)
-        distances[place] = [0.5 * np.abs(own - other).sum() for other in others]
+        real, *others = shares(pair)
+        distances[place] = [0.5 * np.abs(real - other).sum() for other in others]
     listed, beyond = [], distances[:, 0] - distances[:, 1:].sum(axis=1)
     for place in np.argsort(-beyond, kind="stable")[:LISTED]:
         a, b = pairs[place]
-        own, made, *_ = shares(pairs[place])
-        cell = int(np.abs(own - made).argmax())
+        real, synthetic, *_ = shares(pairs[place])
+        cell = int(np.abs(real - synthetic).argmax())
         one, other = divmod(cell, int(sizes[b]))
         cells = columns[a].name, names[a][one], columns[b].name, names[b][other]
-        listed.append((*cells, float(own[cell]), float(made[cell]), *distances[place].tolist()))
+        listed.append((*cells, float(real[cell]), float(synthetic[cell]), *distances[place].tolist()))
     head = ("column", "value", "other column", "other value", "share, real", "share, synthetic", "distance")
     head += ("distance of real ones",) * (len(sides.compared) > 1)
     note = (
@@ -230,12 +230,12 @@ class Target:
             return R2
         return AUC if len(np.unique(self.answers(self.real))) == 2 else ACCURACY
 
-    def answers(self, values: TableValues) -> np.ndarray:
+    def answers(self, side: TableValues) -> np.ndarray:
         """Return what is to be predicted (n,) float64; NaN where a number is missing or special."""
-        found = values.column(self.column.name)
+        values = side.column(self.column.name)
         if not isinstance(self.column, Category):
-            return np.where(np.isin(found, self.column.special_ticks), np.nan, found)
-        return levels(self.column, [self.real.column(self.column.name), found], None)[0][1].astype(np.float64)
+            return np.where(np.isin(values, self.column.special_ticks), np.nan, values)
+        return levels(self.column, [self.real.column(self.column.name), values], None)[0][1].astype(np.float64)
 
     def features(self, values: TableValues) -> tuple[np.ndarray, list[bool]]:
         """Return the columns that are looked at (n, columns), NaN where a number is missing, and mark the categories."""
@@ -270,15 +270,15 @@ class Target:
         model = kind(**(how if boosted else {"max_depth": 6, "min_samples_leaf": 10}), random_state=seed)
         if len(y) < _FEW or (y == y[0]).all():
             # Nothing can be learned: one answer for all.
-            told = np.full(len(answers), np.median(y) if len(y) else answers.mean())
+            predicted = np.full(len(answers), np.median(y) if len(y) else answers.mean())
         else:
             model.fit(x, y)
-            told = model.predict_proba(asked)[:, 1] if measure == AUC else model.predict(asked)
+            predicted = model.predict_proba(asked)[:, 1] if measure == AUC else model.predict(asked)
         if measure == AUC:
-            return float(roc_auc_score(answers, told)), 0.5
+            return float(roc_auc_score(answers, predicted)), 0.5
         if measure == R2:
-            return float(r2_score(answers, told)), 0.0
-        return float((told == answers).mean()), float(counts.max() / len(answers))
+            return float(r2_score(answers, predicted)), 0.0
+        return float((predicted == answers).mean()), float(counts.max() / len(answers))
 
 
 def choose_targets(real: TableValues, apart: dict[str, Iterable[str]], seed: int) -> list[Target]:
@@ -316,14 +316,14 @@ def boosted_scores(targets: list[Target], train: TableValues, test: TableValues,
         train: the records that it learns from, `ROWS` at most.
         test: real ones, as many at most.
     """
-    found = {}
+    scores = {}
     for target in targets:
         if (scored := target.score(train[:ROWS], test[:ROWS], seed)) is not None:
             name, measure = target.column.name, target.measure
-            found[f"{name} by gradient boosting, {measure}"] = scored[0]
+            scores[f"{name} by gradient boosting, {measure}"] = scored[0]
             if measure == ACCURACY:
-                found[f"{name}, commonest value, accuracy"] = scored[1]
-    return found
+                scores[f"{name}, commonest value, accuracy"] = scored[1]
+    return scores
 
 
 @register(

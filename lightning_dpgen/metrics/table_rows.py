@@ -79,13 +79,13 @@ def find_dependencies(real: TableValues, synthetic: TableValues, seed: int = 0) 
     n, random = len(real), np.random.default_rng(seed)
     codes, sizes = [], []
     for column in columns:
-        different, own = np.unique(
+        different, column_codes = np.unique(
             np.concatenate([side.column(column.name) for side in (real, synthetic)]), return_inverse=True
         )
-        codes.append(own.astype(np.int32))
+        codes.append(column_codes.astype(np.int32))
         sizes.append(len(different))
     codes = np.stack(codes)
-    known, made = codes[:, :n], codes[:, n:]
+    known, drawn = codes[:, :n], codes[:, n:]
     # The chance that two records differ in a column.
     varied = np.array([1.0 - ((np.bincount(row) / n) ** 2).sum() for row in known])
     candidates = []
@@ -105,20 +105,20 @@ def find_dependencies(real: TableValues, synthetic: TableValues, seed: int = 0) 
         shuffled = known[y][shuffle]
         chance = int((_commonest(known[x], shuffled, sizes[x], sizes[y])[known[x]] != shuffled).sum())
         if broken <= BROKEN * n and chance >= max(_FEW, _SHUFFLED * broken):
-            beside = likely[made[x]]
-            off, judged = int(((beside >= 0) & (beside != made[y])).sum()), int((beside >= 0).sum())
+            beside = likely[drawn[x]]
+            off, judged = int(((beside >= 0) & (beside != drawn[y])).sum()), int((beside >= 0).sum())
             dependencies.append(Dependency(columns[x].name, columns[y].name, broken / n, off, judged))
-    return sorted(dependencies, key=lambda own: -own.synthetic)
+    return sorted(dependencies, key=lambda column_codes: -column_codes.synthetic)
 
 
 def _commonest(x: np.ndarray, y: np.ndarray, size: int, of_y: int) -> np.ndarray:
     """Return the commonest y (size,) beside each value of x; -1 beside a value that no record has."""
     pairs, counts = np.unique(x.astype(np.int64) * of_y + y, return_counts=True)
     order = np.argsort(counts, kind="stable")
-    found = np.full(size, -1)
+    commonest = np.full(size, -1)
     # The last assignment stands, which is that of the largest count.
-    found[pairs[order] // of_y] = pairs[order] % of_y
-    return found
+    commonest[pairs[order] // of_y] = pairs[order] % of_y
+    return commonest
 
 
 @register(
@@ -128,11 +128,11 @@ def _commonest(x: np.ndarray, y: np.ndarray, size: int, of_y: int) -> np.ndarray
 def _look_at_rows(sides: TableSides) -> Result:
     results = []
     for other in sides.compared:
-        own, real = _row_numbers(other, sides.real)
-        _, places, counts = np.unique(own, return_inverse=True, return_counts=True)
+        numbers, real = _row_numbers(other, sides.real)
+        _, places, counts = np.unique(numbers, return_inverse=True, return_counts=True)
         scores = {
             "rows identical to another of the same side": float((counts[places] > 1).mean()),
-            "rows identical to a real one": float(np.isin(own, real).mean()),
+            "rows identical to a real one": float(np.isin(numbers, real).mean()),
         }
         if never := list(never_occurring(sides.real, other).values()):
             scores |= average_and_worst("values that never occur in the real column", never)
@@ -143,13 +143,13 @@ def _look_at_rows(sides: TableSides) -> Result:
 def never_occurring(real: TableValues, other: TableValues) -> dict[str, float]:
     """Return the share of values that do not occur among real ones, of each column but those of real numbers."""
     columns = [c for c in real.schema.recorded if not isinstance(c, Numeric) or c.scale.whole]
-    found = {}
+    shares = {}
     for column in columns:
         values = other.column(column.name)
         values = values[~np.isnan(values)]
         known = np.isin(values, real.column(column.name))
-        found[column.name] = float(1.0 - known.mean()) if len(known) else 0.0
-    return found
+        shares[column.name] = float(1.0 - known.mean()) if len(known) else 0.0
+    return shares
 
 
 def _row_numbers(*sides: TableValues) -> list[np.ndarray]:
@@ -174,13 +174,13 @@ def _break_constraints(sides: TableSides) -> Result:
 
 def _in_words(broken: dict[str, tuple[float, float]]) -> list[str]:
     """Return the constraints that synthetic rows break most, in words, or one line that they break none."""
-    worst = sorted(((made, real, text) for text, (made, real) in broken.items() if made), reverse=True)
-    told = [
-        f"{text} is broken by {made:.2%} of the synthetic rows, and by {real:.2%} of the real ones"
-        for made, real, text in worst
+    worst = sorted(((synthetic, real, text) for text, (synthetic, real) in broken.items() if synthetic), reverse=True)
+    lines = [
+        f"{text} is broken by {synthetic:.2%} of the synthetic rows, and by {real:.2%} of the real ones"
+        for synthetic, real, text in worst
     ]
     many = f"all {len(broken)} constraints are" if len(broken) > 1 else "the one constraint is"
-    return told[:_LISTED] or [f"{many} kept by every synthetic row"] * bool(broken)
+    return lines[:_LISTED] or [f"{many} kept by every synthetic row"] * bool(broken)
 
 
 @register(TABLE, section=ROWS_OF_TABLES, place=43, better="target")

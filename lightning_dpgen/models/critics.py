@@ -105,10 +105,10 @@ class StackedCritic(nn.Module):
             return made_by(noise[:, 1:].contiguous(), lot.offsets, labels)
 
     @staticmethod
-    def _between(made: Tensor, lot: Lot, noise: Tensor) -> Tensor:
+    def _between(generated: Tensor, lot: Lot, noise: Tensor) -> Tensor:
         """Draw a point between each record and the one that was generated beside it."""
         # The distribution function turns a normal number into a uniform one.
-        return torch.lerp(made, lot.records, torch.special.ndtr(noise[:, :1]))
+        return torch.lerp(generated, lot.records, torch.special.ndtr(noise[:, :1]))
 
     def loss(self, lot: Lot, noise: Tensor) -> Tensor:
         """Return the loss (B,) of each record; `noise` is its own (B, noise) normal numbers."""

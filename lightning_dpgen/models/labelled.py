@@ -157,7 +157,7 @@ class LabelledNetwork(nn.Module):
         ValueError: for other records, or crossings.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> from lightning_dpgen.data.tables.schema import TableSchema
         >>> columns = [column_of(name, {"type": "boolean"}) for name in ("smoker", "ill")]
         >>> network = LabelledNetwork(StackedProducts(TableSchema(tuple(columns), label="ill"), k=3))
@@ -242,10 +242,10 @@ class LabelledNetwork(nn.Module):
         if not closeness or not isinstance(self.network, StackedProducts | StackedForests):
             return torch.softmax(logits, dim=1)
         likely = added_up(records, layout, self.network.log_evidence) + weights.double().clamp(min=1e-30).log()
-        own = closeness * self.network.label_table.clamp(min=LEAST).log()
+        evidence = closeness * self.network.label_table.clamp(min=LEAST).log()
         rows = self.network.label_rows(records)
         shares = torch.zeros_like(logits)
-        for probable, followed in zip(torch.softmax(likely, dim=1).T, own.transpose(0, 1), strict=True):
+        for probable, followed in zip(torch.softmax(likely, dim=1).T, evidence.transpose(0, 1), strict=True):
             shares += probable[:, None] * torch.softmax(logits + followed[rows], dim=1)
         return shares
 

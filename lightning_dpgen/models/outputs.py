@@ -290,10 +290,10 @@ class UnitLikelihood(nn.Module):
         scale = torch.as_tensor(self._scales(offsets, x.device), dtype=x.dtype, device=x.device)
         off = (x - torch.sigmoid(logits)) / scale
         if self.kind == "gaussian":
-            each = 0.5 * off.square() + torch.log(scale) + 0.5 * math.log(2.0 * math.pi)
+            losses = 0.5 * off.square() + torch.log(scale) + 0.5 * math.log(2.0 * math.pi)
         else:
-            each = off.abs() + torch.log(2.0 * scale)
-        return each.sum(dim=1)
+            losses = off.abs() + torch.log(2.0 * scale)
+        return losses.sum(dim=1)
 
     @torch.no_grad()
     def gradient(
@@ -405,10 +405,10 @@ def _held(free: Tensor, bias: Tensor, target: Tensor, layout: Layout) -> Tensor:
     """Find the bias (width,) for one component's logits (codes, width); `target` is as `_logits` returns it."""
     bias = bias.clone()
     for _ in range(_ROUNDS):
-        made = means(free + bias, layout)
-        mean = made.mean(dim=0).clamp(_LEAST, 1.0 - _LEAST)
+        mean_units = means(free + bias, layout)
+        mean = mean_units.mean(dim=0).clamp(_LEAST, 1.0 - _LEAST)
         # The logit of a mean moves by this share of a change of the bias: 1 where codes make no difference, else less.
-        moves = (made * (1.0 - made)).mean(dim=0) / (mean * (1.0 - mean))
+        moves = (mean_units * (1.0 - mean_units)).mean(dim=0) / (mean * (1.0 - mean))
         step = (target - _logits(mean, layout)) / moves.clamp(1.0 / _LONGEST, 1.0)
         bias += step
         if step.abs().max() < _CLOSE:

@@ -73,11 +73,11 @@ def find(path: Path, key: bytes = b"") -> str | None:
     digest = _begun(path, key)
     try:
         with open(path, "rb") as file:
-            left = os.fstat(file.fileno()).st_size - LENGTH
-            while left > 0 and (piece := file.read(min(left, _AT_ONCE))):
+            rest = os.fstat(file.fileno()).st_size - LENGTH
+            while rest > 0 and (piece := file.read(min(rest, _AT_ONCE))):
                 digest.update(piece)
-                left -= len(piece)
-            whole = left == 0 and file.read() == _ending(digest.hexdigest())
+                rest -= len(piece)
+            whole = rest == 0 and file.read() == _ending(digest.hexdigest())
     except FileNotFoundError:
         return None
     return digest.hexdigest() if whole else None

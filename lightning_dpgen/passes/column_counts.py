@@ -114,7 +114,9 @@ class ColumnCounts(LockedFolder):
         self.hold()
         self._folder.mkdir(mode=0o700, exist_ok=True)
         about = json.dumps(list(self._parts))
-        blocks = {key: self._folder / f"look-{_name(self._source.identity(key) + about)}" for key in self._source.keys}
+        identities = {key: (self._source.identity(key) + about).encode() for key in self._source.keys}
+        names = {key: hashlib.blake2b(identity, digest_size=12).hexdigest() for key, identity in identities.items()}
+        blocks = {key: self._folder / f"look-{name}" for key, name in names.items()}
         self._remove_all_but(path.name for path in blocks.values())
         missing = [key for key, path in blocks.items() if checksummed_file.find(path) is None]
         read = functools.partial(_read_block, self._source, list(self._parts), blocks)
@@ -249,10 +251,6 @@ def _keys_of(persons: Iterable[pa.Array]) -> pa.Array:
     """Return the full key of the person of each row (n,)."""
     keys = [(found := person_keys(part))[0].take(pa.array(found[1])) for part in persons]
     return pa.concat_arrays([pa.array([], pa.large_binary()), *keys])
-
-
-def _name(identity: str) -> str:
-    return hashlib.blake2b(identity.encode(), digest_size=12).hexdigest()
 
 
 def _arrays(run: pa.Table | pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:

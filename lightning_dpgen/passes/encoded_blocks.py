@@ -162,20 +162,20 @@ class EncodedBlockStore(LockedFolder):
                 path.unlink()
         if self._source.person is not None:
             self._shuffle = PersonShuffle(self._folder / PERSONS, self._max_rows)
-        left = [key for key, name in names.items() if not self._is_whole(name)]
+        missing = [key for key, name in names.items() if not self._is_whole(name)]
         if self._shuffle is not None:
-            if left and self._are_chosen(names):
+            if missing and self._are_chosen(names):
                 # The rows that take part were chosen, and stay so: a block is what it was.
-                self._encode(left, names, None, executor)
-                left = []
-            if left or not self._are_chosen(names):
+                self._encode(missing, names, None, executor)
+                missing = []
+            if missing or not self._are_chosen(names):
                 # The persons of a block are removed once the rows have been chosen, and this is another choice.
-                left = [
+                missing = [
                     key
                     for key, name in names.items()
-                    if key in left or not all(map(self._shuffle.is_routed, self._stems([name])))
+                    if key in missing or not all(map(self._shuffle.is_routed, self._stems([name])))
                 ]
-        self._encode(left, names, self._shuffle, executor)
+        self._encode(missing, names, self._shuffle, executor)
         self._list_parts(names)
 
     def _are_chosen(self, names: Mapping[str, str]) -> bool:
@@ -211,10 +211,10 @@ class EncodedBlockStore(LockedFolder):
         by_values = TableValues(self.schema, *values) if values else None
         if self._shuffle is None:
             return Records(self.schema, encoded, values=by_values)
-        found = self._persons(path)
-        encoded = Encoded(encoded.units[found.kept], np.asfortranarray(encoded.codes[found.kept]))
-        by_values = None if by_values is None else by_values[found.kept]
-        return Records(self.schema, encoded, found.numbers[found.kept], by_values)
+        persons = self._persons(path)
+        encoded = Encoded(encoded.units[persons.kept], np.asfortranarray(encoded.codes[persons.kept]))
+        by_values = None if by_values is None else by_values[persons.kept]
+        return Records(self.schema, encoded, persons.numbers[persons.kept], by_values)
 
     def store(self) -> KeptRecords:
         """Return the records that take part as a store, from which lots are drawn; see `by_rows`.
@@ -243,12 +243,9 @@ class EncodedBlockStore(LockedFolder):
         except DamagedState:
             raise DamagedBlocks.at(self._folder / PERSONS) from None
 
-    def _list(self, name: str) -> Path:
-        return self._folder / f"{name}.json"
-
     def _listed(self, name: str) -> dict[str, Any]:
         """Return what the list of a block says; nothing where it is missing or damaged."""
-        content = checksummed_file.read(self._list(name))
+        content = checksummed_file.read(self._folder / f"{name}.json")
         return {} if content is None else json.loads(content)
 
     def _is_whole(self, name: str) -> bool:
@@ -265,10 +262,10 @@ class EncodedBlockStore(LockedFolder):
         """Find the parts of all blocks, and choose the records of each person over all of them."""
         counted = Counter[str]()
         for key, name in names.items():
-            found = self._listed(name)
-            counted.update(found["counted"])
-            for i, rows in enumerate(found["rows"]):
-                part = key if len(found["rows"]) == 1 else f"{key}, part {i}"
+            listing = self._listed(name)
+            counted.update(listing["counted"])
+            for i, rows in enumerate(listing["rows"]):
+                part = key if len(listing["rows"]) == 1 else f"{key}, part {i}"
                 self._parts[part], self._rows[part] = _part(self._folder, name, i), rows
         if self._shuffle is not None and self._parts:
             before = len(self)

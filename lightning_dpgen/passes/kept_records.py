@@ -174,14 +174,14 @@ class KeptRecords(Store):
 
     def _records(self, positions: np.ndarray) -> Records:
         """Return the records at some positions, in memory."""
-        found = np.empty(len(positions), row_type(self._none.encoded))
+        rows = np.empty(len(positions), row_type(self._none.encoded))
         # Positions of a lot are sorted within each component alone.
         order = np.argsort(positions, kind="stable")
         ends = np.searchsorted(positions, self._starts, sorter=order)
         for number in np.flatnonzero(np.diff(ends)).tolist():
             at = order[ends[number] : ends[number + 1]]
-            found[at] = self._read(self.parts[number], positions[at] - self._starts[number])
-        return Records(self.schema, of_rows(found))
+            rows[at] = self._read(self.parts[number], positions[at] - self._starts[number])
+        return Records(self.schema, of_rows(rows))
 
     def _read(self, part: Part, places: np.ndarray) -> np.ndarray:
         """Return the rows of a part at some places among those that take part, checked."""

@@ -26,12 +26,12 @@ class Workers:
     """The workers of a training on a Ray cluster, as one of them sees them.
 
     Args:
-        held: the cores that all of them hold.
+        training_cores: the cores that all of them hold.
         rank: of this one among those that make the pass together.
         size: how many make the pass together.
     """
 
-    held: int
+    training_cores: int
     rank: int = 0
     size: int = 1
 
@@ -39,10 +39,10 @@ class Workers:
         """Return the share of this one in the cores of a cluster that no worker holds.
 
         Example:
-            >>> [Workers(held=2, rank=rank, size=2).spare(5) for rank in range(2)]
+            >>> [Workers(training_cores=2, rank=rank, size=2).spare(5) for rank in range(2)]
             [1, 2]
         """
-        free = max(0, cores - self.held)
+        free = max(0, cores - self.training_cores)
         return free * (self.rank + 1) // self.size - free * self.rank // self.size
 
 
@@ -85,16 +85,16 @@ class OnRay:
         ray = connect(self.address, self.cores)
         # Tasks of a worker of a training would wait for the cores that the training holds, which is for ever.
         options = {"num_cpus": 1, "max_retries": _RETRIES, "scheduling_strategy": "DEFAULT"}
-        compute, left, waiting = ray.remote(_attempt).options(**options), list(reversed(keys)), dict[Any, str]()
+        compute, rest, waiting = ray.remote(_attempt).options(**options), list(reversed(keys)), dict[Any, str]()
         shared = None
         heard = time.monotonic()
         try:
-            while left or waiting:
-                while left and len(waiting) < self._most_ahead(ray):
+            while rest or waiting:
+                while rest and len(waiting) < self._most_ahead(ray):
                     shared = ray.put(ray.cloudpickle.dumps(task)) if shared is None else shared
-                    key = left.pop()
+                    key = rest.pop()
                     waiting[compute.remote(shared, key)] = key
-                takes_part = self._beside is not None and bool(left)
+                takes_part = self._beside is not None and bool(rest)
                 done = ray.wait(list(waiting), num_returns=1, timeout=0 if takes_part else _ASKED)[0] if waiting else []
                 if done or takes_part or _cores(ray) > 0:
                     heard = time.monotonic()
@@ -103,7 +103,7 @@ class OnRay:
                 for reference in done:
                     yield waiting.pop(reference), _result(ray, reference, self.address)
                 if takes_part and not done:
-                    key = left.pop()
+                    key = rest.pop()
                     yield key, task(key)
         finally:
             for reference in waiting:
@@ -135,13 +135,13 @@ def _unpacked(packed: bytes) -> Callable[[str], PartialSums]:
 
 def _result(ray: Any, reference: Any, address: str) -> PartialSums:
     try:
-        found = ray.get(reference)
+        result = ray.get(reference)
     except ray.exceptions.RayError as error:
         why = str(error).strip().partition("\n")[0]
         raise OSError(f"address={address}: the Ray cluster has lost a block {_RETRIES} times ({why})") from None
-    if isinstance(found, Exception):
-        raise found
-    return found
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 def _cores(ray: Any) -> int:

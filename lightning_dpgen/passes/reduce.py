@@ -176,10 +176,10 @@ def reduce(
     described = json.dumps([of, list(blocks.keys), {name: list(shape) for name, shape in function.shapes.items()}])
     about = hashlib.blake2b(described.encode(), digest_size=16).hexdigest()
     total = _Total.kept(keep, about) or _Total(about, function.shapes)
-    left = [key for key in blocks.keys if key not in total.counted]
+    rest = [key for key in blocks.keys if key not in total.counted]
     last = time.monotonic()
     with pace.stage("passing over all records", len(blocks.keys), done=len(total.counted)) as progress:
-        for key, partial in (executor or InProcess()).map(functools.partial(_sum_block, blocks, function), left):
+        for key, partial in (executor or InProcess()).map(functools.partial(_sum_block, blocks, function), rest):
             total.add(key, partial)
             progress.done = len(total.counted)
             after_block()
@@ -188,7 +188,7 @@ def reduce(
                 last = time.monotonic()
     if missing := [key for key in blocks.keys if key not in total.counted]:
         raise RuntimeError(f"the pass ended without the block {missing[0]!r}: expected each block once or more")
-    if keep is not None and left:
+    if keep is not None and rest:
         total.save(keep)
     return total.sums()
 
@@ -226,15 +226,15 @@ def reduce_over_ranks(
         >>> reduce_over_ranks(Ranks(), Halves(), Total(), records=3)
         {'total': tensor(6)}
     """
-    own = reduce(blocks, function, executor)
-    flat = torch.cat([torch.tensor([len(blocks)]), *(sums.reshape(-1) for sums in own.values())])
-    for name, sums in own.items():
+    own_sums = reduce(blocks, function, executor)
+    flat = torch.cat([torch.tensor([len(blocks)]), *(sums.reshape(-1) for sums in own_sums.values())])
+    for name, sums in own_sums.items():
         check_multiples(name, sums, ranks.size)
     ranks.sum_(flat)
     if int(flat[0]) != records:
         raise RuntimeError("a pass over the records of all ranks left some out, or took some twice: expected each once")
-    parts = flat[1:].split([sums.numel() for sums in own.values()])
-    return {name: part.view(sums.shape).clone() for (name, sums), part in zip(own.items(), parts, strict=True)}
+    parts = flat[1:].split([sums.numel() for sums in own_sums.values()])
+    return {name: part.view(sums.shape).clone() for (name, sums), part in zip(own_sums.items(), parts, strict=True)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -299,15 +299,15 @@ class _Total:
         self.counted[key] = None
 
     def sums(self) -> dict[str, Tensor]:
-        found = {}
+        totals = {}
         for name, high in self._high.items():
             carried = self._low[name] >> _HALF
             high = high + carried
             # The multiples of 2^32 alone tell whether the sum fits.
             if high.numel() and not -(2**30) < int(high.min()) <= int(high.max()) < 2**30:
                 raise _too_large(name)
-            found[name] = (high << _HALF) + (self._low[name] - (carried << _HALF))
-        return found
+            totals[name] = (high << _HALF) + (self._low[name] - (carried << _HALF))
+        return totals
 
     def save(self, path: Path) -> None:
         content = io.BytesIO()

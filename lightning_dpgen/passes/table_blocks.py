@@ -114,12 +114,12 @@ class TableBlocks:
         return Path(self.path) / name if Path(self.path).is_dir() else Path(self.path)
 
     def _file_identity(self, name: str) -> list[Any]:
-        found = self._file(name).stat()
+        stat = self._file(name).stat()
         # A time of change that no program sets tells of a file whose size and time of writing were put back.
-        times = found.st_mtime_ns, found.st_ctime_ns
+        times = stat.st_mtime_ns, stat.st_ctime_ns
         read = [self.schema.as_json(), self.outside, self.values, self.person]
         read += [] if self.described is None else [self.described.as_json()]
-        return [name, found.st_size, *times, *read]
+        return [name, stat.st_size, *times, *read]
 
     @cached_property
     def _files(self) -> dict[str, FileRows]:
@@ -152,7 +152,7 @@ class TableBlocks:
         if about in kept:
             return [TextRange(*part) for part in kept[about]]
         recorded = [column.name for column in self.schema.recorded]
-        found = self._files[name].ranges(with_person(recorded, self.person))
-        if self.cuts is not None and len(found) > 1:
-            checksummed_file.write(self.cuts, [json.dumps(kept | {about: found}).encode()])
-        return found
+        ranges = self._files[name].ranges(with_person(recorded, self.person))
+        if self.cuts is not None and len(ranges) > 1:
+            checksummed_file.write(self.cuts, [json.dumps(kept | {about: ranges}).encode()])
+        return ranges

@@ -79,7 +79,7 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         self._keep, self._after_access = None if keep is None else Path(keep), after_access
         self.state: SplitState | None = None
         self._records, self.account = records, account
-        self.settings = settings.fitted(records.schema.layout)
+        self.settings = settings.for_layout(records.schema.layout)
         n = declared_records(account.plan, n)
         check_split(self.settings, n, account)
         self._centres, self._memory_gib, self._executor, self._folder = centres, memory_gib, executor, folder

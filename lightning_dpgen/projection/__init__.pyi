@@ -1,3 +1,3 @@
+from .neighbourhood import Neighbourhood as Neighbourhood
 from .recovery import Recovery as Recovery
-from .sensitivity import Neighbourhood as Neighbourhood
 from .transformer import PrivateProjection as PrivateProjection

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lightning_dpgen.projection.matrices import distortion, make_matrix
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.projection.recovery import Recovery
-from lightning_dpgen.projection.sensitivity import Neighbourhood
 
 # Kinds of matrices to try. Ties are common at k = d, where a projection only rotates, so the simplest comes first.
 TRIED = ("identity", "hashed", "orthonormal")

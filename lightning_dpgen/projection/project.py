@@ -18,7 +18,8 @@ from lightning_dpgen.privacy.noise.units import check_steps
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
-from lightning_dpgen.projection.sensitivity import NOISES, Neighbourhood
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
+from lightning_dpgen.projection.sensitivity import NOISES
 from lightning_dpgen.projection.steps import Rows, Steps, round_matrix
 from lightning_dpgen.sampling.csr import check_csr, merge_entries
 from lightning_dpgen.sampling.errors import BadRecords

@@ -1,4 +1,4 @@
-"""Neighbouring tables, the sensitivity of a projection that was drawn, exact or bounded from above, and its noises.
+"""The sensitivity of a drawn projection, exact or bounded from above, in the norm of each noise.
 
 A row changes by v. The released row changes by vP, measured in L1 (for Laplace noise) or in L2 (for spherical and Gaussian
 noise). The matrix is known and does not depend on the records, so there is no probability of failure.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,82 +26,6 @@ _ORTHOGONAL = 1.0 + 1e-4
 _STEPS, _IMPROVED_UP_TO = 100, 512
 # The factor is far above what rounding in float64 can hide in sums of this size, and too small to matter for the noise.
 _ROUNDED_UP = 1.0 + 1e-9
-_LEAST, _MOST = 1e-12, 1e12
-UNITS = ("row", "element")
-
-
-@dataclass(frozen=True)
-class Neighbourhood:
-    """One replaced row, or one replaced element, and the distance that it may move.
-
-    Either `radius` is given: rows (or elements) farther than that from a public centre are pulled back to it, so every
-    replacement is covered and moves by at most twice the radius. Or `distance` is given, as in the paper: replacements that
-    move by at most so much are covered, and nothing enforces it.
-
-    Args:
-        unit: ``row`` (distances are Euclidean), or ``element`` (one number of one row).
-        radius: public radius, chosen without looking at the records.
-        distance: public distance.
-
-    Raises:
-        ValueError: for another unit, neither or both of radius and distance, or one that is not positive and finite.
-
-    Example:
-        >>> Neighbourhood("row", radius=2.0).change
-        4.0
-    """
-
-    unit: str
-    radius: float | None = None
-    distance: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.unit not in UNITS:
-            raise ValueError(f"unit={self.unit!r}: expected row or element")
-        if (self.radius is None) == (self.distance is None):
-            raise ValueError(
-                f"radius={self.radius}, distance={self.distance}: give one of them. With a radius, rows or elements "
-                "farther from the centre are pulled back to it, and any replacement is covered. With a distance, "
-                "replacements within it are covered, and nothing enforces it"
-            )
-        name, value = ("distance", self.distance) if self.radius is None else ("radius", self.radius)
-        if not (isinstance(value, numbers.Real) and _LEAST <= value <= _MOST):
-            raise ValueError(f"{name}={value}: expected a number from {_LEAST:g} to {_MOST:g}; scale the rows otherwise")
-        # Certificates hold it as a float.
-        object.__setattr__(self, name, float(value))
-
-    @property
-    def enforced(self) -> bool:
-        """True if every replacement is covered, because values are pulled back."""
-        return self.radius is not None
-
-    @property
-    def change(self) -> float:
-        """The most that a row moves: in L2 where the unit is a row, in one coordinate where it is an element."""
-        return 2.0 * self.radius if self.enforced else self.distance
-
-    @property
-    def words(self) -> str:
-        """The unit of privacy in the words of certificates: "with ... replaced by ..."."""
-        if self.unit == "row":
-            if self.enforced:
-                return (
-                    f"one row replaced by any other row (rows farther than {self.radius:g} from a public centre were "
-                    "pulled back to that distance)"
-                )
-            return (
-                f"one row replaced by another at a Euclidean distance of at most {self.distance:g} (declared, not "
-                "enforced: against a row m times as far away the protection is m times weaker)"
-            )
-        reach = (
-            f"any other value (values farther than {self.radius:g} from a public centre were pulled back to that distance)"
-            if self.enforced
-            else f"another at most {self.distance:g} away (declared, not enforced: m times as far, m times weaker)"
-        )
-        return (
-            f"one element of one row replaced by {reach}; a person whose row differs in m elements is protected m times "
-            "less, and a whole row is not the unit of this release"
-        )
 
 
 def largest_row(matrix: np.ndarray, norm: int) -> float:
@@ -140,9 +63,9 @@ def _largest_over_signs(gram: np.ndarray) -> float:
     bits = np.arange(k - 1)
     largest = 0.0
     for start in range(0, 2 ** (k - 1), _CHUNK):
-        numbers = np.arange(start, min(start + _CHUNK, 2 ** (k - 1)))
-        signs = np.ones((len(numbers), k))
-        signs[:, : k - 1] = 1.0 - 2.0 * ((numbers[:, None] >> bits) & 1)
+        codes = np.arange(start, min(start + _CHUNK, 2 ** (k - 1)))
+        signs = np.ones((len(codes), k))
+        signs[:, : k - 1] = 1.0 - 2.0 * ((codes[:, None] >> bits) & 1)
         largest = max(largest, float(np.einsum("ij,ij->i", signs @ gram, signs).max()))
     return largest
 

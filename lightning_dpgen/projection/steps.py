@@ -13,7 +13,8 @@ import math
 import numpy as np
 import scipy.sparse
 
-from lightning_dpgen.projection.sensitivity import NOISES, Neighbourhood
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
+from lightning_dpgen.projection.sensitivity import NOISES
 from lightning_dpgen.sampling.errors import BadRecords
 
 Rows = np.ndarray | scipy.sparse.csr_array

@@ -14,9 +14,9 @@ from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.projection.choice import TRIED, options
 from lightning_dpgen.projection.matrices import distortion, make_matrix
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection, Rows, check_rows, column_names
 from lightning_dpgen.projection.recovery import Recovery
-from lightning_dpgen.projection.sensitivity import Neighbourhood
 
 
 @dataclass(eq=False, repr=False)

@@ -1,6 +1,6 @@
 from .against_real import evaluate as evaluate
-from .drawing.sampler import Release as Release
-from .drawing.sampler import load_release as load_release
+from .drawing.release import Release as Release
+from .drawing.release import load_release as load_release
 from .files import NotARelease as NotARelease
 from .projected import ProjectedRows as ProjectedRows
 from .synthetic import release_mixture as release_mixture

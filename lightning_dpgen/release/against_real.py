@@ -31,7 +31,7 @@ from lightning_dpgen.metrics.sides import ROWS, Answers
 from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.privacy.ledger import FILE_NAME
 from lightning_dpgen.release.drawing.predictions import label_shares
-from lightning_dpgen.release.drawing.sampler import Release, load_release
+from lightning_dpgen.release.drawing.release import Release, load_release
 from lightning_dpgen.release.files import WARNINGS
 from lightning_dpgen.release.pages.private_report import write_private_report
 from lightning_dpgen.release.projected import ProjectedRows
@@ -136,7 +136,7 @@ def evaluate(
         return evaluation
     asked |= {"kind": schema.kind, "choices": list(schema.choices.values())}
     asked |= kind.sides(schema)
-    return evaluate_encoded(real, release.encoded(count, seed), schema.layout, list(schema.choices), **asked)
+    return evaluate_encoded(real, release.sample_encoded(count, seed), schema.layout, list(schema.choices), **asked)
 
 
 def write_evaluation(
@@ -171,10 +171,10 @@ def write_evaluation(
 def _warnings(path: Path) -> list[str]:
     """Return what the run beside a release has warned of because of its records; none where it has kept nothing."""
     try:
-        found = json.loads(read_plain(path, _LARGEST_WARNINGS))
+        content = json.loads(read_plain(path, _LARGEST_WARNINGS))
     except (OSError, ValueError):
         return []
-    return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
+    return [text for text in content if isinstance(text, str)] if isinstance(content, list) else []
 
 
 def _answers(release: Release, held_out: Encoded | None) -> Answers:
@@ -195,17 +195,17 @@ def _naming(argument: str) -> Iterator[None]:
 
 
 def _drawn(release: Release, count: int, seed: int) -> TableValues:
-    return TableValues.joined([TableValues.of(batch, release.schema) for batch in release.chunks(count, seed)])
+    return TableValues.joined([TableValues.of(batch, release.schema) for batch in release.sample_blocks(count, seed)])
 
 
 def _given(synthetic: Real, schema: Schema, count: int, seed: int) -> TableValues:
     """Return a sample of records that were drawn before."""
     with _naming("synthetic"):
         # One record is of one person.
-        made = _values(synthetic, schema, person=None, max_rows=None, outside="refuse", sample=RowSample(count, seed))
-    if not len(made):
+        values = _values(synthetic, schema, person=None, max_rows=None, outside="refuse", sample=RowSample(count, seed))
+    if not len(values):
         raise BadRecords("synthetic holds no record: nothing to compare with")
-    return made
+    return values
 
 
 def _classified(records: Real | None, schema: Schema, as_read: Mapping[str, Any]) -> Encoded | None:

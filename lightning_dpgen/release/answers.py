@@ -83,7 +83,7 @@ def header_of(sets: Sequence[Sequence[str]]) -> list[str]:
 def cells_of(schema: Schema, sets: Sequence[Sequence[str]]) -> Iterator[tuple[int | str | None, ...]]:
     """Yield what stands before the counts: the number of the set, and its columns and values in words, then nothing."""
     choices, most = schema.choices, max(map(len, sets))
-    for number, own in enumerate(sets, 1):
-        for values in itertools.product(*(choices[name] for name in own)):
-            said = itertools.chain.from_iterable(zip(own, values, strict=True))
-            yield (number, *said, *[None] * (2 * (most - len(own))))
+    for number, names in enumerate(sets, 1):
+        for values in itertools.product(*(choices[name] for name in names)):
+            said = itertools.chain.from_iterable(zip(names, values, strict=True))
+            yield (number, *said, *[None] * (2 * (most - len(names))))

@@ -108,29 +108,29 @@ def check_columns(columns: int) -> None:
         )
 
 
-def check_rows(rows: int, each: int) -> None:
-    """Raise ValueError for more synthetic records, of `each` bytes unpacked, than fit a release that others can read.
+def check_rows(rows: int, size: int) -> None:
+    """Raise ValueError for more synthetic records, of `size` bytes unpacked, than fit a release that others can read.
 
     Example:
         >>> check_rows(10**9, 100)
         Traceback (most recent call last):
         ValueError: rows=1000000000: expected at most 26,843,545 records of 100 bytes, for a release that others can read
     """
-    if rows * each > MOST_BYTES_IN_ALL:
+    if rows * size > MOST_BYTES_IN_ALL:
         raise ValueError(
-            f"rows={rows}: expected at most {MOST_BYTES_IN_ALL // each:,} records of {each:,} bytes, for a release that "
+            f"rows={rows}: expected at most {MOST_BYTES_IN_ALL // size:,} records of {size:,} bytes, for a release that "
             "others can read"
         )
 
 
-def default_rows(n: int, each: int) -> int:
-    """Return the number of synthetic records of a release of n records, of `each` bytes unpacked, where none is said.
+def default_rows(n: int, size: int) -> int:
+    """Return the number of synthetic records of a release of n records, of `size` bytes unpacked, where none is said.
 
     Example:
         >>> default_rows(10**6, 100), default_rows(10**9, 100), default_rows(10**9, 10_000)
         (1000000, 5000000, 268435)
     """
-    return min(n, _MOST_BY_DEFAULT, MOST_BYTES_IN_ALL // max(1, each))
+    return min(n, _MOST_BY_DEFAULT, MOST_BYTES_IN_ALL // max(1, size))
 
 
 def check_tensors(path: Path, shapes: Mapping[str, Sequence[int]], dtype: str) -> None:

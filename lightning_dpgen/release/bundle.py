@@ -26,7 +26,7 @@ class Content(Protocol):
     released: tuple[str, ...]
 
     def write(self, folder: Path, *, private: bool) -> None:
-        """Write the files named in `released`; those of a run that is not private carry a mark (`release.mark`)."""
+        """Write the files named in `released`; those of a run that is not private carry a mark (`publishing.mark`)."""
 
     def present(self, folder: Path, certificate: dict[str, Any]) -> None:
         """Write report and card, which show the certificate and the files of `write`."""
@@ -48,8 +48,8 @@ def release_from(
     """
     folder = place_of(folder)
     check_sizes(n=n)
-    if said := sorted({"data", "n", "max_rows", "n_share"} & set(declared)):
-        raise ValueError(f"declared: holds {said}, which arguments and the account's plan state already; leave them out")
+    if names := sorted({"data", "n", "max_rows", "n_share"} & set(declared)):
+        raise ValueError(f"declared: holds {names}, which arguments and the account's plan state already; leave them out")
     for name, words in {"data": data, "unit": unit}.items():
         if words is not None and not (isinstance(words, str) and words.strip()):
             raise ValueError(f"{name}={words!r}: expected words")
@@ -72,8 +72,8 @@ def release_from(
     if unit is None:
         unit = "one person" if per_person else "one record"
     everything = {"data": data, "n": n, **per_person, **declared}
-    if said := check_unit({"unit": unit, "declared": everything}, by_settings=False):
-        raise ValueError(f"{said[0]} by the account's plan: leave the unit out, or name one thing, as in 'one person'")
+    if names := check_unit({"unit": unit, "declared": everything}, by_settings=False):
+        raise ValueError(f"{names[0]} by the account's plan: leave the unit out, or name one thing, as in 'one person'")
     account.ledger.close()
     make_folder(folder.parent)
     # A random name, since the folder of another process may stand there.

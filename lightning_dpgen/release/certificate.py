@@ -199,11 +199,11 @@ def paragraphs(certificate: dict[str, Any]) -> list[str]:
             "seed can remove it. Do not publish anything in this folder."
         ]
     if not certificate["private"]:
-        made = "The model was trained without noise and without bounding what one record contributes"
+        learned = "The model was trained without noise and without bounding what one record contributes"
         if certificate["relation"] == REPLACE_ONE:
-            made = "The rows were projected without noise"
+            learned = "The rows were projected without noise"
         return [
-            f"THIS IS NOT A PRIVATE RELEASE. {made}. Nothing limits what it reveals about a person. Do not publish "
+            f"THIS IS NOT A PRIVATE RELEASE. {learned}. Nothing limits what it reveals about a person. Do not publish "
             "anything in this folder."
         ]
     epsilon, delta = certificate["epsilon"], certificate["delta"]
@@ -325,10 +325,10 @@ def _assumed(certificate: dict[str, Any]) -> str:
     # The number of records is public knowledge, unless it was bought as a noisy count.
     bought = certificate["relation"] != REPLACE_ONE and declared.get("n_share")
     number = "" if bought else f"the number of records ({declared.get('n')}), "
-    found, apart = found_privately(declared), ""
-    if found:
-        rest = len(found) - _MOST_FOUND
-        named = ", ".join(found[:_MOST_FOUND]) + (f" and {rest:,} more" if rest > 0 else "")
+    parts, apart = found_privately(declared), ""
+    if parts:
+        rest = len(parts) - _MOST_FOUND
+        named = ", ".join(parts[:_MOST_FOUND]) + (f" and {rest:,} more" if rest > 0 else "")
         apart = f" but for what was found in the records with a share of the budget, which epsilon covers ({named})"
     elif declared.get("discovery_share"):
         apart = " but for what was found in the records with a share of the budget, which epsilon covers"

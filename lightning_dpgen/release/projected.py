@@ -16,9 +16,10 @@ from safetensors import SafetensorError
 
 from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.projection.matrices import MATRICES, check_matrix, distortion
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection, column_names
 from lightning_dpgen.projection.recovery import Recovery
-from lightning_dpgen.projection.sensitivity import NOISES, Neighbourhood
+from lightning_dpgen.projection.sensitivity import NOISES
 from lightning_dpgen.projection.steps import matrix_unit
 from lightning_dpgen.release.bounds import check_tensors
 from lightning_dpgen.release.drawing.description import PROJECTION, in_plain_words
@@ -89,7 +90,7 @@ class ProjectedRows:
 
 
 def write_projected(folder: Path, projected: ProjectedRows, *, private: bool = True) -> None:
-    """Write rows, matrix and description into a folder; rows that are not private are marked (`release.mark`)."""
+    """Write rows, matrix and description into a folder; rows that are not private are marked (`publishing.mark`)."""
     projection = projected.projection
     description = {"model": PROJECTION, "d": projection.d, **projected.settings} | {
         "grid": projection.grid,

@@ -46,11 +46,11 @@ def state_noises(
     for access, _ in accesses:
         if not access.private or access.trials:
             continue
-        own = numbers.setdefault(access.stage, {})
+        of_stage = numbers.setdefault(access.stage, {})
         place = (tuple(sorted(access.multipliers.items())), tuple(sorted(access.kinds.items())))
-        if place in own:
+        if place in of_stage:
             continue
-        number = own[place] = len(own)
+        number = of_stage[place] = len(of_stage)
         for name, multiplier in access.multipliers.items():
             before = {"stage": access.stage, "access": number, "names": [name], "law": access.kind(name)}
             before["multiplier"] = multiplier
@@ -69,12 +69,12 @@ def state_noises(
 
 def _drawn_as(drawn: Iterable[DrawnNoise], multiplier: float, relation: str) -> list[dict[str, Any]]:
     """Return the ways in which a noise with this multiplier was drawn, or that it was not."""
-    found = [_fields(noise, relation) for noise in drawn if math.isclose(noise.multiplier, multiplier, rel_tol=_ROUNDING)]
-    if len(found) > MOST_ALIKE:
-        largest = max(found, key=lambda fields: fields.get("scale", 0.0))
-        others = [fields for fields in found if fields is not largest][: MOST_ALIKE - 1]
-        found = [*others, largest | {"unlisted": len(found) - MOST_ALIKE}]
-    return found or [{"mechanism": NOT_DRAWN}]
+    listed = [_fields(noise, relation) for noise in drawn if math.isclose(noise.multiplier, multiplier, rel_tol=_ROUNDING)]
+    if len(listed) > MOST_ALIKE:
+        largest = max(listed, key=lambda fields: fields.get("scale", 0.0))
+        others = [fields for fields in listed if fields is not largest][: MOST_ALIKE - 1]
+        listed = [*others, largest | {"unlisted": len(listed) - MOST_ALIKE}]
+    return listed or [{"mechanism": NOT_DRAWN}]
 
 
 def _fields(noise: DrawnNoise, relation: str) -> dict[str, Any]:

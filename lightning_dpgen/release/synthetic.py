@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.data.schema import Schema, kind_of
+from lightning_dpgen.data.schema import kind_of
 from lightning_dpgen.measure.first_draw import FirstDraw, look_at_first_draw
 from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
@@ -25,12 +25,11 @@ from lightning_dpgen.release.certificate import INIT
 from lightning_dpgen.release.drawing.described import described, kept_constraints
 from lightning_dpgen.release.drawing.description import measured_networks
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 from lightning_dpgen.release.files import ANSWERS, FIGURE, MODEL, SHEET, SYNTHETIC, WEIGHTS
 from lightning_dpgen.release.pages.croissant import write_croissant
-from lightning_dpgen.release.pages.examples import example_condition, size_category
 from lightning_dpgen.release.pages.report import write_pages
-from lightning_dpgen.release.pages.text import printable, sentence
+from lightning_dpgen.release.pages.text import example_condition, printable, sentence, size_category
 from lightning_dpgen.release.publishing.licenses import LICENSE
 from lightning_dpgen.release.rows.pictures import MOST_ROWS
 from lightning_dpgen.release.rows.tables import write_table
@@ -88,7 +87,7 @@ class SyntheticContent:
         write_model(
             folder, self.mixture, private=private, kept=None if self.first_draw is None else self.first_draw.at_once
         )
-        write_table(folder / SYNTHETIC, release.chunks(self.rows, self.seed), release.arrow, form=release.form)
+        write_table(folder / SYNTHETIC, release.sample_blocks(self.rows, self.seed), release.arrow, form=release.form)
         if self._draw is not None:
             self._draw(folder / SHEET, release)
         if self.figure is not None:
@@ -102,6 +101,7 @@ class SyntheticContent:
         license = certificate["declared"].get(LICENSE)
         write_croissant(folder, schema.arrow, name=name, description=certificate["statement"], license=license)
         what, parts, left_out = described(schema)
+        label = printable(schema.label_values[0], 60) if kind_of(schema).tabular else "the label"
         write_pages(
             folder,
             certificate,
@@ -123,13 +123,8 @@ class SyntheticContent:
             figure=self.figure,
             answers=None if self.answers is None else self.answers.deviation,
             measured=self.mixture.network.kind in measured_networks(),
-            classified=_label(schema) if isinstance(self.mixture.network, LabelledNetwork) else None,
+            classified=label if isinstance(self.mixture.network, LabelledNetwork) else None,
         )
-
-
-def _label(schema: Schema) -> str:
-    """Return the label of records in words."""
-    return printable(schema.label_values[0], 60) if kind_of(schema).tabular else "the label"
 
 
 def release_mixture(
@@ -181,13 +176,13 @@ def release_mixture(
             "state its cost; pass the account that it was measured or trained on, and make a mixture of your own by "
             "Mixture(network, weights, run=account.ledger.run)"
         )
-    if said := sorted({"schema", "seed", "rows", INIT} & set(declared or {})):
-        raise ValueError(f"declared: holds {said}, which arguments and the mixture state already; leave them out")
+    if names := sorted({"schema", "seed", "rows", INIT} & set(declared or {})):
+        raise ValueError(f"declared: holds {names}, which arguments and the mixture state already; leave them out")
     words = {"model": f"{mixture.network.kind}, learned by another program than dpgen train"} | (declared or {})
-    if said := names_of_a_run(words):
+    if names := names_of_a_run(words):
         raise ValueError(
-            f"declared: holds {said}, names of settings of dpgen train, against whose plan verify would hold this release; "
-            f"take other names, as in my_{said[0]}"
+            f"declared: holds {names}, names of settings of dpgen train, against whose plan verify would hold this "
+            f"release; take other names, as in my_{names[0]}"
         )
     if not in_words(words["model"]):
         raise ValueError(f"declared: model={str(words['model'])[:60]!r}: expected words for what was learned")

@@ -98,7 +98,7 @@ class MeasuredRun:
         records = data.records
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MostlyNoise)
-            state = self._recipe.measured(records, label_components(records), account)
+            state = self._recipe.measure_state(records, label_components(records), account)
         for accesses in state.values():
             released += [{name: (one.sums, one.deviation) for name, one in measured.items()} for measured in accesses]
         if self.settings.spec.privacy.fidelity_share is not None:

@@ -13,7 +13,7 @@ from jsonschema import Validator
 
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.common.strict_json import check_shape, shape
-from lightning_dpgen.data.names import shown
+from lightning_dpgen.data.names import quote
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.specs.usage_error import UsageError
@@ -106,7 +106,7 @@ def _different(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def _refuse_others(before: Mapping[str, Any], now: Mapping[str, Any], folder: RunFolder) -> None:
     if different := _different(before, now):
-        changes = "; ".join(f"{name} was {shown(before.get(name))} and is {shown(now.get(name))}" for name in different[:3])
+        changes = "; ".join(f"{name} was {quote(before.get(name))} and is {quote(now.get(name))}" for name in different[:3])
         raise UsageError(
             f"run_dir={folder.root}: holds an unfinished run with other settings ({changes}): give the same ones to go on, "
             "or choose another run_dir"

@@ -17,7 +17,7 @@ from lightning_dpgen.passes.reduce import InBlocks
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.durable import make_room
 from lightning_dpgen.privacy.planning.stage_spec import declared_warning
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
 from lightning_dpgen.runs import context
 from lightning_dpgen.runs.context import Context
@@ -152,10 +152,10 @@ def _fidelity(run: Context, mixture: Mixture, records: Records | InBlocks | None
     release, n, seed = Release(mixture), min(settings.n, ROWS), settings.spec.seed
     # Those in blocks are kept by their values; a table that comes encoded has none.
     if isinstance(records, InBlocks) or records.values is not None:
-        chunks = (TableValues.of(chunk, settings.schema) for chunk in release.chunks(n, seed))
+        chunks = (TableValues.of(chunk, settings.schema) for chunk in release.sample_blocks(n, seed))
         figure = measure_table_fidelity(account, records, TableValues.joined(list(chunks)))
     else:
-        figure = measure_fidelity(account, records, release.encoded(n, seed), radius=settings.split.radius)
+        figure = measure_fidelity(account, records, release.sample_encoded(n, seed), radius=settings.split.radius)
     durable.save(run.folder.fidelity, {"head": account.ledger.head, "figure": figure})
     account.verify_complete()
     return figure

@@ -54,8 +54,8 @@ def measured_mixture(run: Context, records: Records | InBlocks | None) -> tuple[
             _refuse_lost(run, recipe, state)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", MostlyNoise)  # the plan has warned of it
-                state = recipe.measured(records, component, account, state=state, **_saving(run))
-        mixture = recipe.fitted(state)
+                state = recipe.measure_state(records, component, account, state=state, **_saving(run))
+        mixture = recipe.fit(state)
     run.interrupts.stop_here()
     if account.finished:
         account.verify_complete()

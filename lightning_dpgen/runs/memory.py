@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lightning_dpgen.gradients.micro_batches import free_memory
-from lightning_dpgen.measure.recipe import what_to_leave_out
+from lightning_dpgen.measure.pair_tables import what_to_leave_out
 from lightning_dpgen.specs.settings import Settings
 from lightning_dpgen.specs.usage_error import UsageError
 

@@ -23,9 +23,8 @@ from lightning_dpgen.projection.project import check_rows
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.files import MODEL, PROJECTED, WEIGHTS
 from lightning_dpgen.release.pages.charts import scatter
-from lightning_dpgen.release.pages.examples import size_category
 from lightning_dpgen.release.pages.report import write_pages
-from lightning_dpgen.release.pages.text import sentence
+from lightning_dpgen.release.pages.text import sentence, size_category
 from lightning_dpgen.release.projected import ProjectedRows, write_projected
 from lightning_dpgen.runs import identity, run_folder
 from lightning_dpgen.runs.context import load_state, private_stream

@@ -32,7 +32,7 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import number_of_trials
 from lightning_dpgen.release.bundle import write_release
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 from lightning_dpgen.release.synthetic import SyntheticContent
 from lightning_dpgen.runs import identity, run_folder
 from lightning_dpgen.runs.candidates import NUMBER, STAGE, Candidates

@@ -158,7 +158,7 @@ def describe_find(data: DataSpec, part: Part) -> str:
     """Return in a word what a search finds, and what a curator may declare in its place."""
     if part.find == BOUNDS:
         return BOUNDS
-    return "values" if data.kind is None else kind_named(data.kind).found
+    return "values" if data.kind is None else kind_named(data.kind).discoverable
 
 
 def _target(word: str, name: str) -> str:

@@ -10,15 +10,16 @@ from typing import Any
 
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.common.plain_text import listed
-from lightning_dpgen.data.declarations import shown
+from lightning_dpgen.data.declarations import as_text
 from lightning_dpgen.data.files.text import MissingData, check_there
 from lightning_dpgen.data.schema import Schema, kind_of
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.schema_file import read_yaml
 from lightning_dpgen.measure.classifier import ClassifierRecipe, classifier_sizes
 from lightning_dpgen.measure.labels import label_workload
+from lightning_dpgen.measure.pair_tables import what_to_leave_out
 from lightning_dpgen.measure.recipe import Recipe
-from lightning_dpgen.measure.tables import WORKLOAD_SHARE, what_to_leave_out
+from lightning_dpgen.measure.tables import WORKLOAD_SHARE
 from lightning_dpgen.models.bases import Scattering
 from lightning_dpgen.models.labelled import can_label, feature_count, is_classified
 from lightning_dpgen.models.poses import SETS, Symmetries
@@ -126,7 +127,7 @@ def complete_measured(spec: MeasuredSpec, schema: Schema, defaults: Defaults) ->
         if name not in (*has, "name", "symmetries") and not (name == "crossings" and value is False):
             # Pairs of so many columns are not counted.
             which = f"a table of {len(schema.choices):,} columns" if not has else f"records of kind {schema.kind}"
-            raise UsageError(f"model.{name}={shown(value)}: model={spec.name} has no such setting for {which}")
+            raise UsageError(f"model.{name}={as_text(value)}: model={spec.name} has no such setting for {which}")
     symmetries = _symmetries(spec.symmetries, schema, "symmetries" in has)
     spec = spec.changed(**has | spec.given(*has) | {"symmetries": symmetries})
     spec = spec.changed(crossings=spec.crossings or None)
@@ -246,7 +247,7 @@ def read_sets(asked: str | Sequence[Any]) -> list[list[str]]:
             raise UsageError(f"{setting}: holds the keys {listed(content) if content else 'none'}: expected workload alone")
     lists = isinstance(asked, list) and asked and all(isinstance(names, list) and names for names in asked)
     if not lists or any(isinstance(name, bool) or not isinstance(name, str | int) for names in asked for name in names):
-        raise UsageError(f"{setting}: {shown(asked)}: expected {_EXPECTED}")
+        raise UsageError(f"{setting}: {as_text(asked)}: expected {_EXPECTED}")
     return [[name if isinstance(name, str) else as_word(name) for name in names] for names in asked]
 
 
@@ -283,7 +284,7 @@ def _check_names(sets: Sequence[Sequence[str]], schema: Schema) -> None:
     columns = {column.name for column in schema.columns}
     seen: set[frozenset[str]] = set()
     for names in sets:
-        setting = f"data.workload: [{listed(map(shown, names))}]"
+        setting = f"data.workload: [{listed(map(as_text, names))}]"
         if len(names) > _MOST_COLUMNS:
             raise UsageError(f"{setting}: has {len(names):,} columns: expected 1 to {_MOST_COLUMNS}")
         for name in names:
@@ -296,7 +297,7 @@ def _check_names(sets: Sequence[Sequence[str]], schema: Schema) -> None:
             if name in columns:
                 raise UsageError(f"{setting}: column {name!r} is not learned (type: drop or fake); leave it out")
             near = suggest(name, counted)
-            raise UsageError(f"{setting}: there is no column {shown(name)!r}: expected some of {listed(counted)}{near}")
+            raise UsageError(f"{setting}: there is no column {as_text(name)!r}: expected some of {listed(counted)}{near}")
         if len(set(names)) < len(names):
             raise UsageError(f"{setting}: names a column twice: expected each once")
         if frozenset(names) in seen:

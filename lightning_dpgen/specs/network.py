@@ -6,7 +6,7 @@ import itertools
 from typing import Any, ClassVar, Literal
 
 from lightning_dpgen.common.plain_text import LONGEST_NAME, is_legible
-from lightning_dpgen.data.declarations import shown
+from lightning_dpgen.data.declarations import as_text
 from lightning_dpgen.specs.spec import Place, Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -71,10 +71,10 @@ class NetworkSpec(TrainedSpec):
         if self.init == "":
             raise UsageError("model.init: is empty; expected the folder of a release, or of its run")
         if self.init is None and self.init_public is not None:
-            raise UsageError(f"model.init_public={shown(self.init_public)}: applies only to model.init; leave it out")
+            raise UsageError(f"model.init_public={as_text(self.init_public)}: applies only to model.init; leave it out")
         if self.init_public is not None and not is_legible(self.init_public):
             raise UsageError(
-                f"model.init_public={shown(self.init_public)}: expected a name, 1 to {LONGEST_NAME} characters on one "
+                f"model.init_public={as_text(self.init_public)}: expected a name, 1 to {LONGEST_NAME} characters on one "
                 "line, all seen"
             )
         if self.init is not None and self.init_public is None:
@@ -211,13 +211,13 @@ class VAESpec(NetworkSpec):
             )
         if self.network != "dense" and (self.layers != 1 or self.trunk):
             raise UsageError(
-                f"model.network={self.network} with model.layers={self.layers}, model.trunk={shown(self.trunk)}: apply "
+                f"model.network={self.network} with model.layers={self.layers}, model.trunk={as_text(self.trunk)}: apply "
                 "only to dense networks; leave them out"
             )
         if self.divergence_release == "embedding" and self.divergence != "mmd":
             raise UsageError(
                 "model.divergence_release=embedding: applies only to model.divergence=mmd, which alone has one, and here "
-                f"it is {shown(self.divergence)}; leave it out"
+                f"it is {as_text(self.divergence)}; leave it out"
             )
         if self.divergence == "tc" and self.latent == 1:
             raise UsageError(
@@ -255,7 +255,7 @@ class VAESpec(NetworkSpec):
             for name in names:
                 value = getattr(self, name)
                 if value is not None and name not in has:
-                    raise UsageError(f"model.{name}={shown(value)}: model=vae with {whose} has no such setting")
+                    raise UsageError(f"model.{name}={as_text(value)}: model=vae with {whose} has no such setting")
         if self.prior == "mixture" and self.prior_centres is None:
             raise UsageError("model.prior=mixture: needs model.prior_centres, as in model.prior_centres=[[1,0],[-1,0]]")
         if self.features is not None and self.features % 2:
@@ -264,7 +264,7 @@ class VAESpec(NetworkSpec):
     @property
     def _divergence_in_words(self) -> str:
         released = f" and model.divergence_release={self.released_as}" if self.divergence else ""
-        return f"model.divergence={shown(self.divergence)}{released}"
+        return f"model.divergence={as_text(self.divergence)}{released}"
 
     @property
     def prior_settings(self) -> dict[str, Any]:

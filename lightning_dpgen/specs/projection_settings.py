@@ -11,8 +11,8 @@ import numpy as np
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.projection.choice import TRIED, Option, options, typical_distance
 from lightning_dpgen.projection.matrices import make_matrix
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
-from lightning_dpgen.projection.sensitivity import Neighbourhood
 from lightning_dpgen.release.bounds import check_rows
 from lightning_dpgen.release.publishing.licenses import LICENSE
 from lightning_dpgen.specs.groups import ProjectSpec

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from pydantic.fields import FieldInfo
 
-from lightning_dpgen.data.declarations import about, range_of, shown
+from lightning_dpgen.data.declarations import about, as_text, range_of
 from lightning_dpgen.specs.compose import conf_dir
 from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.privacy import OffSpec, PrivacySpec, PurePrivacySpec
@@ -102,11 +102,11 @@ def _default(field: FieldInfo) -> str:
         return str(words)
     if isinstance(rule, str):
         member = getattr(Defaults, rule)
-        words = member.__doc__ if isinstance(member, property) else f"{shown(member)}; of measured models 0"
+        words = member.__doc__ if isinstance(member, property) else f"{as_text(member)}; of measured models 0"
         return (words or "").strip().rstrip(".")
     if about(field, "needed"):
         return "must be given"
-    return "" if field.default is None or field.is_required() else shown(field.default)
+    return "" if field.default is None or field.is_required() else as_text(field.default)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_dpgen.data.declarations import shown
+from lightning_dpgen.data.declarations import as_text
 from lightning_dpgen.release.publishing.licenses import License
 from lightning_dpgen.release.unit_check import promises_records
 from lightning_dpgen.specs.compose import compose_settings, name_of, refuse_interpolations
@@ -305,6 +305,6 @@ def check_privacy(spec: RunSpec) -> None:
         raise UsageError(f"model.noise={noise:g}: privacy=off draws no noise")
     if privacy.epsilon is not None and spec.model.steps is not None:
         raise UsageError(
-            f"privacy.epsilon={shown(privacy.epsilon)}, model.noise={noise:g}, model.steps={spec.model.steps}: give "
+            f"privacy.epsilon={as_text(privacy.epsilon)}, model.noise={noise:g}, model.steps={spec.model.steps}: give "
             "two of them, and the third is solved for (privacy.epsilon=null leaves it open)"
         )

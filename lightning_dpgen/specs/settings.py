@@ -412,7 +412,7 @@ def _make_split(spec: RunSpec, schema: Schema) -> tuple[SplitSettings, torch.Ten
         raise UsageError(f"split.start={values['start']}: expected mean, random, or a FILE{ENDING} of public records")
     try:
         values = {name: value for name, value in values.items() if value is not None or not name.endswith("_share")}
-        split = SplitSettings(**values).fitted(schema.layout)
+        split = SplitSettings(**values).for_layout(schema.layout)
     except ValueError as error:
         raise UsageError(as_settings(error, "split", spec.split)) from None
     return split, read_centres(spec.split.start, split.k, schema.layout.width) if is_file else None

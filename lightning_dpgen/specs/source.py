@@ -253,7 +253,7 @@ def check_discovery(spec: Any, parts: Mapping[str, Part]) -> None:
             f"({listed(opened) or 'nothing here'})"
         )
     # A column of a table that is found privately is clamped, whatever the others are.
-    if "items" in opened and spec.kind is not None and kind_named(spec.kind).found == "items":
+    if "items" in opened and spec.kind is not None and kind_named(spec.kind).discoverable == "items":
         if spec.outside != CLAMP:
             raise UsageError(
                 f"data.outside={spec.outside}: what is found privately does not cover every record, and a "

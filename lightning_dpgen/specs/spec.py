@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.common.nearest_word import nearest, suggest
 from lightning_dpgen.common.plain_text import is_plain, listed
-from lightning_dpgen.data.declarations import about, expected_of, members_of, shown
+from lightning_dpgen.data.declarations import about, as_text, expected_of, members_of
 from lightning_dpgen.specs.usage_error import UsageError
 
 
@@ -168,8 +168,8 @@ def explain(kind: type[Spec], error: ValidationError, within: str = "") -> str:
         return f"{name}: must be given, as in {name}=..."
     if fault == "model_type" and isinstance(field and field.annotation, type) and issubclass(field.annotation, Spec):
         below = listed(f"{name}.{one}" for one in names_of(field.annotation))
-        return f"{name}={shown(value)}: expected settings below this name: {below}"
-    return f"{name}={shown(value)}: expected {expected_of(mistake, field, f'{name}={{}}')}"
+        return f"{name}={as_text(value)}: expected settings below this name: {below}"
+    return f"{name}={as_text(value)}: expected {expected_of(mistake, field, f'{name}={{}}')}"
 
 
 def names_of(spec: type[Spec]) -> dict[str, FieldInfo]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lightning_dpgen.common.folders import place_of
-from lightning_dpgen.data.declarations import shown
+from lightning_dpgen.data.declarations import as_text
 from lightning_dpgen.data.schema import Schema, first_difference
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Column
@@ -25,7 +25,7 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.certificate import digest
 from lightning_dpgen.release.drawing.model_files import weights_digest
 from lightning_dpgen.release.drawing.opened import file_hash
-from lightning_dpgen.release.drawing.sampler import Release, load_release
+from lightning_dpgen.release.drawing.release import Release, load_release
 from lightning_dpgen.release.files import CERTIFICATE, MODEL, WEIGHTS, NotARelease, read_certificate, release_folder
 from lightning_dpgen.specs.network import NetworkSpec, VAESpec
 from lightning_dpgen.specs.run import RunSpec
@@ -77,7 +77,7 @@ def read_initial(spec: RunSpec) -> InitialNetwork | None:
         release = load_release(folder)
         if isinstance(release, Release):
             # Weights may be so large that nothing can be generated.
-            release.encoded(100, seed=0)
+            release.sample_encoded(100, seed=0)
         certificate = read_certificate(folder) if (folder / CERTIFICATE).exists() else None
     except NotARelease as error:
         raise UsageError(f"{setting}: {error}") from None
@@ -140,8 +140,8 @@ def _with_sizes(model: M, network: Any) -> M:
         size = getattr(model, name)
         if name in model.model_fields_set and size is not None and size != value:
             raise UsageError(
-                f"model.{name}={shown(size)}: expected {shown(value)}, as model.init={model.init} has it; leave it out, "
-                "or start from another release"
+                f"model.{name}={as_text(size)}: expected {as_text(value)}, as model.init={model.init} has it; leave it "
+                "out, or start from another release"
             )
     changed = model.changed(**sizes)
     # Sizes may not go with other settings.
@@ -167,9 +167,9 @@ def take_bins(schema: Schema, initial: InitialNetwork) -> Schema:
         cut = ("bins", "edges", "density", "density_noise") + ("transform",) * bool(other.edges)
         same = (column.low, column.high, column.scale) == (other.low, other.high, other.scale)
         # Other bounds are refused where the schemas are compared.
-        return column.changed(**{name: getattr(other, name) for name in cut}) if same else column
+        return column.with_values(**{name: getattr(other, name) for name in cut}) if same else column
 
-    return schema.changed(map(take, schema.columns))
+    return schema.with_values(map(take, schema.columns))
 
 
 def check_records(spec: RunSpec, initial: InitialNetwork, schema: Schema, open_parts: Any) -> None:

@@ -14,9 +14,9 @@ from lightning_dpgen.data.discovery.bounds_and_keys import bounds_of, keys_of
 from lightning_dpgen.data.discovery.value_grid import VALUES_OF
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.description import BOUNDS, KEYS, PRIVATE, VALUES
-from lightning_dpgen.data.tables.descriptions import describe
 from lightning_dpgen.data.tables.grouped import Grouped
 from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.schema_keys import describe
 from lightning_dpgen.data.tables.search import Part, Search
 from lightning_dpgen.privacy.accounting.epsilon_range import PLD
 from lightning_dpgen.privacy.noise.stream import SECURE

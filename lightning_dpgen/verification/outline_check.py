@@ -80,7 +80,7 @@ def model_problems(settings: Settings, specs: Sequence[StageSpec], model: Mappin
     """Yield what the model that is released has of another run."""
     schema, kind, spec = settings.schema, str(model.get("model"))[:80], settings.spec.model
     # Constraints that noisy tables have shown are not declared, and no other model shows any.
-    released, shown = model.get("schema"), {FOUND: None} if kind in kind_named("table").measured else {}
+    released, shown = model.get("schema"), {FOUND: None} if kind in kind_named("table").measured_networks else {}
     if not isinstance(released, dict) or {**released, **shown} != {**schema.as_json(), **shown}:
         yield "declared.schema: the released model is of another one"
     if isinstance(spec, CustomSpec):
@@ -90,7 +90,7 @@ def model_problems(settings: Settings, specs: Sequence[StageSpec], model: Mappin
         fits = kind == TRAINED[spec.name].kind
     else:
         of_copula = isinstance(settings.recipe, CopulaRecipe)
-        fits = kind in kind_of(schema).measured and (kind == COPULA) == of_copula
+        fits = kind in kind_of(schema).measured_networks and (kind == COPULA) == of_copula
     if not fits:
         yield f"declared.model: a model of {spec.title!r} is declared, and one of kind {kind!r} is released"
     if settings.trains_network and model.get("k") != settings.split.k:

@@ -30,7 +30,7 @@ from lightning_dpgen.release.certificate import ABOUT, FORMAT_VERSION, INIT, SEL
 from lightning_dpgen.release.drawing.description import LABELLED, PLAIN_WEIGHTS, PROJECTION
 from lightning_dpgen.release.drawing.model_files import NETWORKS
 from lightning_dpgen.release.drawing.opened import file_hash, open_ordinary, read_json_file
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.release.files import CERTIFICATE, MODEL, PROJECTED, SIGNATURE, WEIGHTS, NotARelease, read_certificate
 from lightning_dpgen.release.publishing.signature import fingerprint, is_signed_by, read_public, read_signature
 from lightning_dpgen.release.stated_noises import NOT_DRAWN

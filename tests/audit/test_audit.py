@@ -117,7 +117,7 @@ def test_each_mechanism_is_audited():
 
 def test_any_number_of_canaries():
     part = coins(203)
-    about = {"claims": lambda delta: 9.0, "delta": 1e-5, "confidence": 0.9999, "what": "a run"}
+    about = {"epsilon_at": lambda delta: 9.0, "delta": 1e-5, "confidence": 0.9999, "what": "a run"}
     found = audit_run(lambda part: part.astype(float), part, **about)
     assert "203 canaries" in found.how and 0.0 < found.bound < 9.0
 

@@ -20,7 +20,7 @@ from lightning_dpgen.models.forests import StackedProducts
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.drawing import draws
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.release.rows import folder_of_rows
 from lightning_dpgen.release.rows.folder_of_rows import DrawSpec, OtherContent, RowsFolder
 
@@ -85,18 +85,18 @@ def test_rows_are_those_of_one_file_in_any_order(tmp_path, small, name, n):
 @pytest.mark.parametrize("where", [(), ("sex=F", "a>=20")], ids=["all", "some"])
 def test_any_blocks_are_the_same_without_the_others(tmp_path, small, where):
     release = load_release(released(tmp_path / "model", TABLE))
-    whole = pa.Table.from_batches(release.chunks(13, 2, list(where)))
+    whole = pa.Table.from_batches(release.sample_blocks(13, 2, list(where)))
     assert whole["key"].to_pylist() == list(range(1, 14))
     rows = whole.to_pylist()
     assert all(row["a"] <= row["b"] for row in rows) and (not where or {row["sex"] for row in rows} == {"F"})
     for start, stop in ((5, 10), (10, 13), (5, 5)):
-        part = pa.Table.from_batches(release.chunks(13, 2, list(where), range(start, stop)), release.schema.arrow)
+        part = pa.Table.from_batches(release.sample_blocks(13, 2, list(where), range(start, stop)), release.schema.arrow)
         assert part.equals(whole.slice(start, stop - start))
     # Blocks have randomness of their own.
     assert str(whole.slice(0, 5).drop_columns("key").to_pylist()) != str(whole.slice(5, 5).drop_columns("key").to_pylist())
     for wrong in (range(1, 5), range(5, 3), range(0, 7), range(0, 40), range(-5, 5)):
         with pytest.raises(ValueError, match="expected whole blocks of 5 among 13 records"):
-            next(release.chunks(13, 2, None, wrong))
+            next(release.sample_blocks(13, 2, None, wrong))
 
 
 def test_seeds_and_blocks_have_streams_of_their_own():

@@ -68,7 +68,7 @@ def test_a_classifier_of_synthetic_digits_tells_real_ones_apart(dpgen, tmp_path)
 
     run = tmp_path / "run"
     assert dpgen("train", *LABELLED, "privacy.epsilon=4", f"run_dir={run}")[0] == 0
-    encoded = load_release(run / "release").encoded(2000, 0)
+    encoded = load_release(run / "release").sample_encoded(2000, 0)
     means = np.stack([encoded.units[encoded.codes[:, 0] == c].mean(axis=0) for c in range(10)])
     images, labels = load_digits(return_X_y=True)
     nearest = np.square(images[:, None] - means).sum(axis=2).argmin(axis=1)

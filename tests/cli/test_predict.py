@@ -184,7 +184,7 @@ def test_a_table_tells_its_label_as_its_rows_are_drawn(dpgen, tmp_path):
 def test_a_schema_without_its_label_has_the_other_choices():
     for name in ("adult", "mushroom", "digits", "powercons"):
         schema = public_set(name).schema
-        schema = schema.completed(8) if name in ("adult", "mushroom") else schema
+        schema = schema.with_bins(8) if name in ("adult", "mushroom") else schema
         plain, layout = schema.unlabelled(), schema.layout
         assert plain.layout.label is None and plain.layout.units == layout.units
         assert list(plain.layout.groups) == [size for i, size in enumerate(layout.groups) if i != layout.label]

@@ -14,7 +14,7 @@ from contracts.sealed import rewrite
 from lightning_dpgen.data.files.arrays import blobs
 from lightning_dpgen.privacy.drawn_noise import read_unit, write_unit
 from lightning_dpgen.release.drawing.opened import file_hash
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.release.stated_noises import sums_of
 from lightning_dpgen.runs import project
 
@@ -60,8 +60,8 @@ def test_a_release_is_whole_consistent_and_useful(dpgen, projected):
 
 def test_whitened_rows_are_round():
     from lightning_dpgen.projection.matrices import make_matrix
+    from lightning_dpgen.projection.neighbourhood import Neighbourhood
     from lightning_dpgen.projection.project import Projection
-    from lightning_dpgen.projection.sensitivity import Neighbourhood
     from lightning_dpgen.release.projected import ProjectedRows
 
     random = np.random.default_rng(0)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.models.forests import StackedProducts
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.drawing.model_files import write_model

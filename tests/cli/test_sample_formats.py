@@ -19,18 +19,18 @@ from lightning_dpgen.data.pictures.reading import read_pictures
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_draft import draft_of_file
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.release.drawing import draws
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.release.rows import folder_of_rows
-from lightning_dpgen.release.rows.as_read import AsRead
+from lightning_dpgen.release.rows.output_format import OutputFormat
 from lightning_dpgen.release.rows.tables import csv_text
 
 GERMAN = parse_schema("""
@@ -115,7 +115,7 @@ columns:
   n: {type: integer, low: 1000, high: 9999}
   ok: {type: boolean}
   smokes: {type: boolean, words: [nein, ja]}
-""").completed(20)
+""").with_bins(20)
 
 
 def test_cells_of_a_workbook_are_of_the_kind_of_their_column(dpgen, tmp_path):
@@ -164,7 +164,7 @@ def test_fields_are_quoted_as_in_the_file_that_was_read(tmp_path, quotes):
                "w": {"type": "boolean", "words": ["no", "yes"]}}  # fmt: skip
     schema = TableSchema([column_of(name, fields) for name, fields in columns.items()], quotes=quotes)
     chunk = pa.record_batch({"a": ["x,y", "z"], "n": [1, None], "b,c": [None, ""], "w": [False, True]})
-    assert "".join(csv_text([chunk], form=AsRead.of(schema))) == QUOTED[quotes]
+    assert "".join(csv_text([chunk], form=OutputFormat.of(schema))) == QUOTED[quotes]
     # A draft of the file says the same, and Python's own reader finds the same fields.
     (tmp_path / "a.csv").write_text(QUOTED[quotes])
     assert draft_of_file(tmp_path / "a.csv")[1] == ({} if quotes == "needed" else {"quotes": quotes})
@@ -200,13 +200,13 @@ def test_an_interrupted_draw_leaves_nothing(dpgen, tmp_path, monkeypatch, there)
         connection.execute("CREATE TABLE mine (x)")
         connection.commit()
         connection.close()
-    chunks = type(load_release(model)).chunks
+    blocks = type(load_release(model)).sample_blocks
 
     def broken(self, *arguments):
-        yield next(chunks(self, *arguments))
+        yield next(blocks(self, *arguments))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(type(load_release(model)), "chunks", broken)
+    monkeypatch.setattr(type(load_release(model)), "sample_blocks", broken)
     for output, table in ((f"sqlite:///{tmp_path / 'a.db'}", ["--table", "made"]), (tmp_path / "a.xlsx", [])):
         assert dpgen("sample", model, "-n", 25, "-o", output, *table)[0] == 130
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.db", "model"] if there else ["model"]
@@ -222,7 +222,7 @@ def test_pictures_are_files_by_label(dpgen, tmp_path, channels, names):
     model = released(tmp_path / "model", schema)
     status, out, err = dpgen("sample", model, "-n", 30, "--seed", 3, "-o", f"{tmp_path / 'out'}/")
     assert status == 0 and "30 synthetic records in" in out, err
-    expected = load_release(model).encoded(30, 3)
+    expected = load_release(model).sample_encoded(30, 3)
     files = sorted((tmp_path / "out").rglob("*.png"), key=lambda path: path.name)
     assert len(files) == 30 and files[0].name == "01.png"
     found = np.stack([np.asarray(Image.open(path)) for path in files])

@@ -72,7 +72,7 @@ def test_a_draft_of_parquet_is_filled_in_and_read(dpgen, tmp_path):
         rest = rest.replace(": ???   ", f": {value}   ", 1)
     draft = f"{head}columns:{rest}"
     (tmp_path / "s.yaml").write_text(draft.replace("type: number", "type: number\n    missing: true"))
-    schema = read_schema(tmp_path / "s.yaml").completed(10)
+    schema = read_schema(tmp_path / "s.yaml").with_bins(10)
     assert read_table(tmp_path / "t.parquet", schema).encoded.codes.shape == (2, 7)
 
 
@@ -118,7 +118,7 @@ def test_domains_of_dpsynth_and_mbi(dpgen, tmp_path):
     for name in ("d.yaml", "e.json"):
         words = ("--from", "dpsynth", "--declared-public", tmp_path / name, "-o", tmp_path / f"{name}.out")
         assert dpgen("schema", *words)[0] == 0
-    schema = read_schema(tmp_path / "d.yaml.out").completed(20)
+    schema = read_schema(tmp_path / "d.yaml.out").with_bins(20)
     assert schema.layout.groups == (10, 2, 21)
     assert schema.columns[1].other == "y" and schema.columns[1].description == "what"
     assert read_schema(tmp_path / "e.json.out").layout.groups == (3, 2)

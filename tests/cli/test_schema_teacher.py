@@ -8,10 +8,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from lightning_dpgen.data.tables.descriptions import KINDS, column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_advice import warnings_of
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.data.tables.schema_keys import KINDS, column_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SCHEMA = f"""columns:

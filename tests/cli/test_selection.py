@@ -10,7 +10,7 @@ from contracts import killed_trials
 from contracts.sealed import rewrite
 
 from lightning_dpgen.cli.main import main
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.runs import select as selection
 from lightning_dpgen.runs.candidates import read_candidates
 from lightning_dpgen.runs.reporter import SilentReporter

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from lightning_dpgen.data.public_sets import load_public_set
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.release.files import NotARelease
 
 from .conftest import QUICK

@@ -16,16 +16,16 @@ from scipy.stats import chisquare
 from lightning_dpgen.common import pace
 from lightning_dpgen.common.arguments import show
 from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.conditions import Said
+from lightning_dpgen.data.conditions import Clause
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.drawing import draws
 from lightning_dpgen.release.drawing.description import conditions_on
 from lightning_dpgen.release.drawing.draws import TooRare, block_rows, block_streams, check_rate
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 
 TABLE = TableSchema((
     column_of("sex", {"type": "category", "values": ["F", "M"]}),
@@ -72,10 +72,10 @@ def release_of(schema, seed=0):
 def test_conditions_pick_from_what_is_drawn_without_them(schema, column, value, seed, n):
     """The records are the first that fit of independent draws: rejection, so the distribution is exact."""
     release = release_of(schema, seed)
-    condition = schema.condition(Said(column, "=", (value,)))
+    condition = schema.condition(Clause(column, "=", (value,)))
     (choice,), group = condition.sure, condition.group
     assert schema.choices[column][choice] == str(value)
-    found = release.encoded(n, seed, where={column: value})
+    found = release.sample_encoded(n, seed, where={column: value})
     drawn = mixture_of(schema, seed).sample_independent(block_rows(schema.layout), block_streams(seed, 0)[0])
     fit = np.flatnonzero(drawn.codes[:, group] == choice)[:n]
     assert (found.codes[: len(fit)] == drawn.codes[fit]).all() and len(found) == n
@@ -95,7 +95,7 @@ def test_the_distribution_is_the_models():
     share = network.shares.double().numpy()
     weights = np.array([0.3, 0.7]) * share[:, spans[0]][:, 1] * share[:, spans[1]][:, 2]
     ages = weights / weights.sum() @ share[:, spans[2]]
-    found = release.encoded(4_000, 11, {"sex": "M", "job": "vet"})
+    found = release.sample_encoded(4_000, 11, {"sex": "M", "job": "vet"})
     assert (found.codes[:, :2] == [1, 2]).all()
     seen = np.bincount(found.codes[:, 2], minlength=len(ages))
     assert chisquare(seen, ages / ages.sum() * len(found)).pvalue > 1e-4
@@ -137,7 +137,7 @@ def test_any_condition_picks_what_it_says(texts):
     for text in texts:
         assert len(found) == 300 and ORACLE[text](found).all()
     assert found.equals(release.sample(300, 5, where=texts)) and len(found["age"].unique()) > (texts[0] != "job is missing")
-    assert (TABLE.encode(pa.RecordBatch.from_pandas(found)).codes == release.encoded(300, 5, texts).codes).all()
+    assert (TABLE.encode(pa.RecordBatch.from_pandas(found)).codes == release.sample_encoded(300, 5, texts).codes).all()
 
 
 def test_a_part_of_a_bin_counts_as_much_as_its_values():
@@ -199,7 +199,7 @@ def test_the_word_missing_in_the_place_of_a_value_is_told_how_to_ask(fields):
 @pytest.mark.parametrize("condition", [("label", "nosuch"), ("label", None), ("pixel_0", 1), ("label", [1]), ("label", -1)])
 def test_bad_conditions_on_labels(schema, condition):
     with pytest.raises(ValueError, match=r"expected one of|have no label|alone") as error:
-        schema.condition(Said(condition[0], "=", (condition[1],)))
+        schema.condition(Clause(condition[0], "=", (condition[1],)))
     assert len(str(error.value).splitlines()) == 1
 
 
@@ -261,7 +261,7 @@ def test_a_component_alone_has_its_own_shares():
     network = release._mixture.network
     for number in range(2):
         share = float(network.shares[number, TABLE.layout.spans[0]][0])
-        drawn = release.component(number).encoded(n, seed=2).codes[:, 0]
+        drawn = release.component(number).sample_encoded(n, seed=2).codes[:, 0]
         assert abs((drawn == 0).mean() - share) < 5 * (share * (1 - share) / n) ** 0.5
     for wrong in (-1, 2, 0.5, None):
         with pytest.raises(ValueError, match="expected a whole number from 0 to 1"):
@@ -308,7 +308,7 @@ def test_a_number_or_a_seed_that_is_none_is_one_line(odd):
     """So for tables and pictures, encoded or not; a seed may be left out."""
     release = release_of(TABLE)
     pictures = release_of(SCHEMAS["pictures"][0])
-    for draw in (release.sample, release.table, release.encoded, pictures.sample):
+    for draw in (release.sample, release.table, release.sample_encoded, pictures.sample):
         for name in ("n", "seed") if odd is not None else ("n",):
             with pytest.raises(ValueError, match=rf"^{name}={re.escape(show(odd))}: expected a whole number.*, 0 or more$"):
                 draw(**{"n": 3, name: odd})

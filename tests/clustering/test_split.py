@@ -23,7 +23,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 
 def _split(records, settings, *, multiplier, n, centres=None):
     """Run a split whose every access has one merged noise multiplier; 0 is a run without privacy."""
-    settings = settings.fitted(Layout(units=records.shape[1]))
+    settings = settings.for_layout(Layout(units=records.shape[1]))
     stages = tuple(Stage(d.access(multiplier), d.count, d.share) for d in settings.specs(n))
     account = Account(Plan(stages, target_epsilon=1.0, delta=1e-5), stream=PrivateStream(seed=0))
     scale = torch.ones(records.shape[1])
@@ -117,7 +117,7 @@ def test_centres_that_do_not_fit_cost_nothing(start, centres):
 
 
 def _account_of(settings, n=60):
-    stages = tuple(Stage(d.access(2.0), d.count, d.share) for d in settings.fitted(Layout(units=5)).specs(n))
+    stages = tuple(Stage(d.access(2.0), d.count, d.share) for d in settings.for_layout(Layout(units=5)).specs(n))
     return Account(Plan(stages, target_epsilon=1.0, delta=1e-5), stream=PrivateStream(seed=0))
 
 
@@ -186,12 +186,12 @@ def test_the_noise_of_a_centre_is_as_long_as_it_is_said_to_be():
 
 
 def test_without_a_kernel_accesses_need_the_number_of_columns():
-    with pytest.raises(ValueError, match=r"^kernel=identity: expected settings\.fitted"):
+    with pytest.raises(ValueError, match=r"^kernel=identity: expected settings\.for_layout"):
         SplitSettings(kernel="identity").specs(100)
 
 
 def test_the_default_radius_keeps_a_record_with_a_fifth_of_its_columns_at_one():
-    assert all(math.sqrt(m / 5) <= SplitSettings().fitted(Layout(m)).radius for m in (1, 10, 784, 10_000))
+    assert all(math.sqrt(m / 5) <= SplitSettings().for_layout(Layout(m)).radius for m in (1, 10, 784, 10_000))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.sampling.errors import BadRecords
 
 RECORDS = torch.rand(3 * BLOCK + 11, 6, generator=torch.Generator().manual_seed(1))
-SETTINGS = SplitSettings(k=4, iterations=2, features=10, dimensions=3, radius=1.5).fitted(Layout(units=6))
+SETTINGS = SplitSettings(k=4, iterations=2, features=10, dimensions=3, radius=1.5).for_layout(Layout(units=6))
 
 
 class ByPickle(InProcess):

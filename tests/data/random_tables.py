@@ -8,8 +8,8 @@ import pyarrow as pa
 from hypothesis import assume
 
 from lightning_dpgen.data.tables.categories import Category
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.data.tables.written_form import QUOTES
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), max_size=8).map(str.strip)

@@ -11,12 +11,12 @@ import pytest
 
 from lightning_dpgen.data.schema import first_difference
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.data.tables.sources import declared_types
-from lightning_dpgen.release.rows.as_read import AsRead
+from lightning_dpgen.release.rows.output_format import OutputFormat
 from lightning_dpgen.release.rows.tables import write_table
 
 INTEGER = {"type": "integer", "low": 0, "high": 99}
@@ -93,7 +93,7 @@ CASES = [
 def _drawn(frame, fields, missing):
     """Return a schema with the types of a frame, and records as a release of it draws them."""
     schema = TableSchema((column_of("a", fields | {"missing": missing}), column_of("b", {"type": "boolean"})))
-    schema = TableSchema.from_json(schema.with_types_of(declared_types(frame)).as_json()).completed(10)
+    schema = TableSchema.from_json(schema.with_types_of(declared_types(frame)).as_json()).with_bins(10)
     assert parse_schema(schema_text(schema)) == schema
     read = read_table(frame, schema).encoded
     return schema, schema.decode(read, np.random.default_rng(0))
@@ -110,7 +110,7 @@ def _frame(values, kind, missing):
 def test_types_of_a_frame_come_back(tmp_path, fields, values, kind, missing):
     frame = _frame(values, kind, missing)
     schema, drawn = _drawn(frame, fields, missing)
-    form = AsRead.of(schema)
+    form = OutputFormat.of(schema)
     again = form.frame(pa.Table.from_batches([drawn]))
     assert again["a"].dtype == frame["a"].dtype, (schema.types, again["a"].dtype)
     assert again["a"].isna().tolist() == frame["a"].isna().tolist()
@@ -141,9 +141,9 @@ def test_types_of_a_parquet_file_come_back(tmp_path, fields, column):
     table = pa.table({"a": column, "b": pa.array([True, False, True])})
     pa.parquet.write_table(table, tmp_path / "real.parquet")
     schema = TableSchema((column_of("a", fields | {"missing": column.null_count > 0}), column_of("b", BOOLEAN)))
-    schema = schema.with_types_of(declared_types(tmp_path / "real.parquet")).completed(10)
+    schema = schema.with_types_of(declared_types(tmp_path / "real.parquet")).with_bins(10)
     drawn = schema.decode(read_table(tmp_path / "real.parquet", schema).encoded, np.random.default_rng(0))
-    write_table(tmp_path / "made.parquet", [drawn], schema.arrow, form=AsRead.of(schema))
+    write_table(tmp_path / "made.parquet", [drawn], schema.arrow, form=OutputFormat.of(schema))
     real, made = (pa.parquet.read_schema(tmp_path / f"{name}.parquet") for name in ("real", "made"))
     assert real.types == made.types
 
@@ -156,7 +156,7 @@ def test_a_record_without_a_value_does_not_change_the_types(fields, without, wit
     column = column_of("a", fields | {"missing": True})
     told = {kind: TableSchema((column,)).with_types_of({"a": np.dtype(kind)}).types for kind in (without, with_one)}
     assert told[without] == told[with_one] and told[without]["a"] == with_one
-    frame = AsRead.of(TableSchema((column,), types=told[without])).frame(
+    frame = OutputFormat.of(TableSchema((column,), types=told[without])).frame(
         pa.table({"a": pa.array([column.values[0] if fields is not INTEGER else 3], column.arrow)})
         if fields is not INTEGER else pa.table({"a": pa.array([3])})
     )  # fmt: skip
@@ -198,4 +198,4 @@ def test_types_are_declared_by_name():
 
 def test_declared_types_make_no_other_text():
     schema = parse_schema("types: {a: category}\ncolumns: {a: {type: category, values: [x, y]}}")
-    assert AsRead.of(schema).texts(pa.record_batch({"a": ["x", "y"]})).to_pydict() == {"a": ["x", "y"]}
+    assert OutputFormat.of(schema).texts(pa.record_batch({"a": ["x", "y"]})).to_pydict() == {"a": ["x", "y"]}

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from lightning_dpgen.data.tables.bins import TRANSFORMS, Bins, Density
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.descriptions import column_of
+from lightning_dpgen.data.tables.schema_keys import column_of
 
 SOME = settings(max_examples=100, deadline=None)
 WHOLE = st.tuples(st.integers(-300, 300), st.integers(0, 400), st.integers(1, 40), st.sampled_from(TRANSFORMS),

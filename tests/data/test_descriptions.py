@@ -5,8 +5,8 @@ import pytest
 
 from lightning_dpgen.data.tables.column import BadSchema, Column
 from lightning_dpgen.data.tables.description import Unfilled
-from lightning_dpgen.data.tables.descriptions import KINDS, column_of, describe
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.data.tables.schema_keys import KINDS, column_of, describe
 from lightning_dpgen.data.tables.search import Search
 
 AGE = {"type": "integer", "low": "private", "high": "private", "missing": True}
@@ -28,7 +28,7 @@ def test_nothing_is_encoded_by_a_schema_that_is_unfinished():
     assert [column.name for column in schema.modelled] == ["b"] and schema.arrow.names == ["a", "b"]
     with pytest.raises(BadSchema, match="column 'a': its bounds are still to be found"):
         schema.encode(pa.record_batch({"a": [1], "b": [True]}))
-    finished = schema.filled({"a": [0, 3]}).completed(4)
+    finished = schema.with_discovery({"a": [0, 3]}).with_bins(4)
     assert finished.encode(pa.record_batch({"a": [1], "b": [True]})).codes.tolist() == [[1, 1]]
 
 
@@ -38,9 +38,9 @@ def test_a_code_for_missing_values_may_lie_within_the_widest_bounds():
     )
     (search,) = schema.open
     assert search.raw(pa.array(["-9", "3"])).tolist()[1] == 3.0 and schema.recorded[0].is_missing(pa.array(["-9"])).all()
-    assert schema.filled({"a": [0, 3]}).columns[0].high == 3
+    assert schema.with_discovery({"a": [0, 3]}).columns[0].high == 3
     with pytest.raises(BadSchema, match="missing_values: '-9'"):
-        schema.filled({"a": [-16, 3]})
+        schema.with_discovery({"a": [-16, 3]})
 
 
 MISTAKES = {

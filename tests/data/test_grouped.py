@@ -11,15 +11,15 @@ from contracts.door import overspent
 from contracts.laws.discovery import values_account
 
 from lightning_dpgen.api import fit
-from lightning_dpgen.data.conditions import Said
+from lightning_dpgen.data.conditions import Clause
 from lightning_dpgen.data.discovery.value_tree import find_values
 from lightning_dpgen.data.tables.categories import MANY, Category
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.grouped import CERTAIN, GROUPS, MOST_COMMON, MOST_KINDS, Grouped
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.measure.pair_tables import FoundRule, with_rules
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.runs.warnings import noise_warnings
 from lightning_dpgen.specs.settings import load_complete_settings
 from lightning_dpgen.verification.verify import verify
@@ -85,13 +85,13 @@ def test_a_condition_tells_common_values_by_their_choice_and_others_by_their_gro
     schema = TableSchema((_column([90.0, *[0.0] * 99], missing=True),))
     column = schema.modelled[0]
     for value in ("v0000", "v0050"):
-        condition, code = schema.condition(Said("city", "=", (value,))), _code(column, value)
+        condition, code = schema.condition(Clause("city", "=", (value,))), _code(column, value)
         assert condition.may == {code} and condition.sure == ({code} if column.alone(code) else frozenset())
         assert condition.test is None or condition.test(pa.array(column.value.values)).sum() == 1
         assert (condition.test is None) == column.alone(code)
-    other = schema.condition(Said("city", "!=", ("v0050",)))
+    other = schema.condition(Clause("city", "!=", ("v0050",)))
     assert other.may - other.sure == {_code(column, "v0050")} and column.present not in other.may
-    assert schema.condition(Said("city", "=", ("",))).sure == {column.present}
+    assert schema.condition(Clause("city", "=", ("",))).sure == {column.present}
 
 
 def test_pairs_that_no_row_can_have_are_those_of_the_choices():

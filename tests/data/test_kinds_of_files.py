@@ -264,7 +264,7 @@ def test_a_draft_leaves_out_what_is_nested(tmp_path):
     columns = (
         "{a: {type: integer, low: 0, high: 9}, who: {type: drop}, tags: {type: drop}, b: {type: category, values: [F]}}"
     )
-    assert len(read_table(tmp_path / "a.jsonl", parse_schema(f"columns: {columns}").completed(5)).encoded) == 2
+    assert len(read_table(tmp_path / "a.jsonl", parse_schema(f"columns: {columns}").with_bins(5)).encoded) == 2
 
 
 @pytest.mark.parametrize("charset", ["utf-8", "utf-16", "latin-1"])
@@ -437,7 +437,7 @@ def test_a_folder_of_other_files_beside_parquet_is_refused(tmp_path):
     pq.write_table(pa.table({"age": [1]}), tmp_path / "a.parquet")
     (tmp_path / "_SUCCESS").touch()
     assert (
-        len(read_table(tmp_path, parse_schema("columns: {age: {type: integer, low: 0, high: 9}}").completed(5)).encoded)
+        len(read_table(tmp_path, parse_schema("columns: {age: {type: integer, low: 0, high: 9}}").with_bins(5)).encoded)
         == 1
     )
     (tmp_path / "b.csv").write_text("age\n2\n")

@@ -9,16 +9,16 @@ import pytest
 
 from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import BasketSchema
-from lightning_dpgen.data.conditions import Said, parse_condition
+from lightning_dpgen.data.conditions import Clause, parse_condition
 from lightning_dpgen.data.discovery.value_grid import values_of
 from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.runs import table, warnings
 
@@ -63,9 +63,9 @@ MISTAKES = {
     "columns that lack": lambda files: read_table(FRAME[NAMES[:3]], SCHEMA),
     "columns of other names": lambda files: read_table(FRAME[FEW].rename(columns=lambda name: f"{name}_x"), _schema()),
     "no column of persons": lambda files: read_table(FRAME, SCHEMA, person="who"),
-    "no column of a condition": lambda files: SCHEMA.condition(Said("who", "=", ("1",))),
+    "no column of a condition": lambda files: SCHEMA.condition(Clause("who", "=", ("1",))),
     "no column in the text of a condition": lambda files: parse_condition("who = 3", NAMES),
-    "values of a condition": lambda files: SCHEMA.condition(Said(NAMES[0], "!=", tuple(map(str, range(10))))),
+    "values of a condition": lambda files: SCHEMA.condition(Clause(NAMES[0], "!=", tuple(map(str, range(10))))),
     "no column of a constraint": lambda files: _schema(constraints=["who <= 3"]),
     "a term of a sum": lambda files: _schema(constraints=[f"{NAMES[0]} = {' + '.join(NAMES[2:300])} + who"]),
     "a sum that no row keeps": lambda files: _schema(constraints=[f"{NAMES[0]} = {SUM} + 100"]),

@@ -7,10 +7,10 @@ import pytest
 
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.constraint_texts import parse_constraints
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.narrowing import Impossible, narrowed
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_advice import warnings_of
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.data.tables.value_set import all_values
 from lightning_dpgen.release.drawing.description import conditions_on
 
@@ -143,7 +143,7 @@ def test_categories_that_constraints_leave_no_row_are_told():
 
 LINKED = TableSchema(
     tuple(COLUMNS.values()), constraints=("a <= b", "c = -1 if and only if s = x", "t is missing if s = y")
-).completed(3)
+).with_bins(3)
 CONTRADICTIONS = {
     "one column, within a bin": (["c > 1.3", "c < 1.3"], "column 'c': no record fulfils all conditions on it"),
     "two columns of an order": (["a > 3", "b < 3"], "keeps the constraint a <= b"),

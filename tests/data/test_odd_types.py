@@ -63,7 +63,7 @@ VALUES = dict(_values())
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("column", only(list(COLUMNS), "datetime", "number", "texts", "bounds"))
 def test_any_type_is_read_or_refused_by_file_and_column(tmp_path, column):
-    schema = parse_schema(f"columns:\n  some column: {COLUMNS[column]}").completed(8)
+    schema = parse_schema(f"columns:\n  some column: {COLUMNS[column]}").with_bins(8)
     read = read_open_columns if "private" in COLUMNS[column] else read_table
     path, refused = tmp_path / "t.parquet", 0
     for name, values in VALUES.items():

@@ -18,7 +18,7 @@ def _loaded(name, *, held_out=False):
 
 def _schema(name):
     schema = public_set(name).schema
-    return schema.completed(20) if isinstance(schema, TableSchema) else schema
+    return schema.with_bins(20) if isinstance(schema, TableSchema) else schema
 
 
 IN_FILES = [name for name in NAMES if public_set(name).files]

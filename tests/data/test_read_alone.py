@@ -24,7 +24,7 @@ from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.sampling.errors import BadRecords
 
 SCHEMAS = [
-    parse_schema(f"columns: {{x: {{{column}, missing: true}}}}").completed(50)
+    parse_schema(f"columns: {{x: {{{column}, missing: true}}}}").with_bins(50)
     for column in (
         "type: category, values: ['1', '0.5', '0.0000001', '10000000000000000', '2024-01-03', other], other: other",
         "type: integer, low: 0, high: 9007199254740992",

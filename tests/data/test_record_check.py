@@ -10,11 +10,11 @@ import pytest
 import lightning_dpgen
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.reading import COMMENTED, read_open_columns, read_table
 from lightning_dpgen.data.tables.record_check import check_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.sampling.errors import BadRecords
 
 DAY = datetime.date
@@ -69,7 +69,7 @@ def test_what_is_said_of_a_column_is_what_becomes_of_its_values(family, missing)
     times = {text: 1 + place % 3 for place, text in enumerate(texts)}
     frame = pd.DataFrame({"x": [text for text in texts for _ in range(times[text])]})
     for said, by_default in RULES:
-        schema = TableSchema((column_of("x", fields | missing | ({} if said is None else {"outside": said})),)).completed(
+        schema = TableSchema((column_of("x", fields | missing | ({} if said is None else {"outside": said})),)).with_bins(
             50
         )
         assert TableSchema.from_json(schema.as_json()) == schema
@@ -117,7 +117,7 @@ def test_what_is_said_of_constraints_is_what_becomes_of_records(rules, by_defaul
     schema = TableSchema(
         tuple(column_of(name, column) for name, column in zip(names, columns, strict=True)),
         constraints=("total = net + tax", "net <= tax"),
-    ).completed(50)
+    ).with_bins(50)
     found = check_table(pd.DataFrame(rows, columns=names), schema, outside=by_default, max_moved=1.0)
     alone = {
         row: _read({name: [value] for name, value in zip(names, row, strict=True)}, schema, by_default) for row in rows

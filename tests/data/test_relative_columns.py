@@ -14,7 +14,7 @@ from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import evaluate_table
 from lightning_dpgen.models.forests import StackedProducts
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 from lightning_dpgen.sampling.errors import BadRecords
 
 # The fields of both columns, the bounds of the second one, and the distance in the schema's and in pandas' words.
@@ -111,7 +111,7 @@ def test_distances_are_looked_at_where_their_distribution_is_bought():
     assert raw["b"].tolist() == [3, 0] and raw["c"].tolist() == [1, 8]
     assert [column.name for column in schema.undecided(50)] == ["a", "b", "c"]
     density = {"pieces": [[0, 100.0], [10, 1.0]], "noise": 2.0}
-    filled = schema.filled({"b": density}).completed(4)
+    filled = schema.with_discovery({"b": density}).with_bins(4)
     assert filled.columns[1].apart.density == ((0, 100.0), (10, 1.0)) and filled.columns[1].apart.edges == (3, 5, 8)
     assert TableSchema.from_json(filled.as_json()) == filled
 
@@ -130,7 +130,7 @@ def test_a_condition_on_values_that_may_lie_beyond_the_bounds():
         "columns: {a: {type: integer, low: 0, high: 100}, b: {type: integer, low: 0, high: 200, relative_to: a}}"
     )
     for where, low, high in (("b < 10", 0, 9), ("b >= 150", 150, 200), ("b in (3..5, 90)", 3, 90)):
-        drawn = release_of(schema.completed(20)).sample(10, 0, where)
+        drawn = release_of(schema.with_bins(20)).sample(10, 0, where)
         assert drawn["b"].between(low, high).all() and (drawn["b"] >= drawn["a"]).all()
 
 
@@ -147,7 +147,7 @@ def test_what_rows_can_keep_is_drawn(kind, first, second, distance):
     """Also where nearly every row that a model makes has to be repaired."""
     bounds = [{"type": kind, "low": low, "high": high} for low, high in (first, second)]
     columns = [{"name": "a"} | bounds[0], {"name": "b", "relative_to": "a", "distance": distance} | bounds[1]]
-    schema = TableSchema.from_json({"kind": "table", "columns": columns}).completed(9)
+    schema = TableSchema.from_json({"kind": "table", "columns": columns}).with_bins(9)
     table = release_of(schema).table(200, 0).combine_chunks().to_batches()[0]
     assert table.num_rows == 200 and schema.rules.kept(table).all()
     assert (read_table(table, schema).encoded.codes == schema.encode(table).codes).all()
@@ -156,7 +156,7 @@ def test_what_rows_can_keep_is_drawn(kind, first, second, distance):
 def test_rounding_leads_no_record_beyond_an_end():
     net = np.arange(1, 500) / 10
     schema = parse_schema("columns: {net: {type: number, low: 0, high: 100}, gross: {type: number, low: 0, high: 101,"
-                          " relative_to: net, distance: [0, 0.3]}}").completed(5)  # fmt: skip
+                          " relative_to: net, distance: [0, 0.3]}}").with_bins(5)  # fmt: skip
     frame = pd.DataFrame({"net": net, "gross": net + 0.3})
     read = read_table(frame, schema, outside="clamp")
     assert read.counted == {} and (read.encoded.codes == read_table(frame, schema).encoded.codes).all()
@@ -202,7 +202,7 @@ def test_a_label_and_a_computed_column_are_learned_as_they_are():
     with pytest.raises(BadSchema, match="'a' is determined by other columns"):
         parse_schema(f"{columns}\nconstraints: [a = c]")
     # A computed column may follow from one that is relative.
-    schema = parse_schema(f"{columns}\nconstraints: [c = b]").completed(10)
+    schema = parse_schema(f"{columns}\nconstraints: [c = b]").with_bins(10)
     drawn = release_of(schema).sample(200, 0)
     assert (drawn["c"] == drawn["b"]).all() and (drawn["b"] >= drawn["a"]).all()
 

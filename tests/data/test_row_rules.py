@@ -19,7 +19,7 @@ from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text
 from lightning_dpgen.models.forests import StackedProducts
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 from lightning_dpgen.sampling.errors import BadRecords
 
 COLUMNS = """
@@ -106,7 +106,7 @@ def test_every_row_of_a_release_keeps_them(several):
         assert oracle(drawn).all()
     # A row that was drawn is a record of the same schema, and encoded alike.
     batch = release.table(700, 1).combine_chunks().to_batches()[0]
-    assert (read_table(batch, schema).encoded.codes == release.encoded(700, 1).codes).all()
+    assert (read_table(batch, schema).encoded.codes == release.sample_encoded(700, 1).codes).all()
     # Something had to be done for it: without constraints, rows break them.
     free = release_of(parse_schema(COLUMNS)).sample(700, 1)
     assert not all(oracle(free).all() for _, oracle in several)
@@ -135,10 +135,10 @@ def test_a_row_is_repaired_by_itself(seed, keep):
 def test_a_mapping_of_numbers_needs_no_bins():
     columns = "a: {type: integer, low: 0, high: 200}, b: {type: category, values: [x, y]}"
     schema = parse_schema(f"columns: {{{columns}}}\nconstraints: [{{column: b, of: a, mapping: {{0: x, 200: y}}}}]")
-    read = read_table(pd.DataFrame({"a": [0, 200], "b": ["x", "y"]}), schema.completed(10), values=True)
+    read = read_table(pd.DataFrame({"a": [0, 200], "b": ["x", "y"]}), schema.with_bins(10), values=True)
     assert read.values.column("b").tolist() == [0, 1]
     with pytest.raises(BadRecords, match="b follows from a with"):
-        read_table(pd.DataFrame({"a": [0, 200], "b": ["x", "x"]}), schema.completed(10))
+        read_table(pd.DataFrame({"a": [0, 200], "b": ["x", "x"]}), schema.with_bins(10))
 
 
 def test_records_are_held_to_them():
@@ -177,7 +177,7 @@ def test_a_computed_column_is_not_learned():
 def test_constraints_leave_the_conditional_distribution():
     """False alarm in 1 of 10,000: of independent columns, the rows that keep the constraint are as likely as before."""
     text = "columns: {a: {type: integer, low: 0, high: 2}, b: {type: integer, low: 0, high: 2}}"
-    free = parse_schema(text).completed(3)
+    free = parse_schema(text).with_bins(3)
     schema = TableSchema.from_json(free.as_json() | {"constraints": ["a <= b"]})
     release = release_of(schema, 4)
     means = release.mixture.network.means.double()
@@ -187,7 +187,7 @@ def test_constraints_leave_the_conditional_distribution():
     seen = np.array([((drawn["a"] == a) & (drawn["b"] == b)).sum() for a in range(3) for b in range(a, 3)])
     assert chisquare(seen, expected / expected.sum() * 6_000).pvalue > 1e-4
     # A repair in place of it would not pass.
-    values, _ = schema.rules.repaired(free.values(release_of(free, 4).encoded(6_000, 1), np.random.default_rng(0)))
+    values, _ = schema.rules.repaired(free.values(release_of(free, 4).sample_encoded(6_000, 1), np.random.default_rng(0)))
     moved = values.to_pandas()
     seen = np.array([((moved["a"] == a) & (moved["b"] == b)).sum() for a in range(3) for b in range(a, 3)])
     assert chisquare(seen, expected / expected.sum() * 6_000).pvalue < 1e-6
@@ -335,6 +335,6 @@ def test_what_strangers_write_is_bounded():
 
 def test_an_empty_table_and_one_of_no_constraints():
     schema = schema_of("start <= end")
-    assert len(release_of(schema).sample(0, 1)) == 0 and len(release_of(schema).encoded(0, 1)) == 0
+    assert len(release_of(schema).sample(0, 1)) == 0 and len(release_of(schema).sample_encoded(0, 1)) == 0
     frame = pd.DataFrame({"start": [], "end": []})
     assert schema.rules.kept(made(schema, 1, 0)).shape == (0,) and frame.empty

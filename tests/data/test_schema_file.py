@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from random_tables import schemas
 
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.descriptions import KINDS, TableKeys
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_leniently, parse_schema, read_schema, schema_text, value_text
+from lightning_dpgen.data.tables.schema_keys import KINDS, TableKeys
 
 WILD = st.text(max_size=12) | st.sampled_from([
     "yes", "no", "null", "~", "1e5", "010", "0x1f", "12:30", "2020-01-01", "???", "TODO", "", "=", "<<", "- a", "a: b", "#",
@@ -75,7 +75,7 @@ def test_any_text_may_be_a_name_a_value_or_a_description(texts, text):
 @pytest.mark.parametrize("name", ["adult", "mushroom"])
 def test_bundled_schemas(name, tmp_path):
     schema = read_schema(str(files("lightning_dpgen.data") / "bundled" / f"{name}.schema.yaml"))
-    assert len(schema.completed(20).layout.groups) == {"adult": 15, "mushroom": 23}[name]
+    assert len(schema.with_bins(20).layout.groups) == {"adult": 15, "mushroom": 23}[name]
     assert schema.layout.label is not None if name == "mushroom" else schema.label == "income"
     (tmp_path / "again.yaml").write_text(schema_text(schema), encoding="utf-8")
     assert read_schema(tmp_path / "again.yaml") == schema

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 import lightning_dpgen
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import BadSchema, Key
-from lightning_dpgen.data.tables.description import Fake
-from lightning_dpgen.data.tables.descriptions import KINDS, TableKeys, json_schema, tables
+from lightning_dpgen.data.tables.made_up import Fake
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema, read_yaml, schema_text
+from lightning_dpgen.data.tables.schema_keys import KINDS, TableKeys, json_schema, tables
 
 ROOT = Path(__file__).parents[2]
 CHECK = jsonschema.Draft202012Validator(json_schema())
@@ -34,7 +34,7 @@ def test_what_a_column_takes_from_its_description_is_a_key(kind):
 
 
 def test_the_page_has_the_tables_of_the_declarations():
-    """Else: python -m lightning_dpgen.data.tables.descriptions prints them."""
+    """Else: python -m lightning_dpgen.data.tables.schema_keys prints them."""
     assert tables() in (ROOT / "docs/reference/schema.md").read_text(encoding="utf-8")
 
 

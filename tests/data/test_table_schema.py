@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from random_tables import records, schemas
 
-from lightning_dpgen.data.conditions import Said, parse_condition
+from lightning_dpgen.data.conditions import Clause, parse_condition
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.arrays import BadValue
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.data.tables.schema_keys import column_of
 
 SOME = settings(max_examples=20, deadline=None)
 ROWS, SEEDS = st.integers(0, 12), st.integers(0, 2**32)
@@ -124,7 +124,7 @@ def test_conditions_are_told_by_choices_where_they_can_be():
             conditioned(schema, text)
     for value in ({}, [[1]], object(), 10**30, "50..x"):
         with pytest.raises(ValueError, match="age"):
-            schema.condition(Said("age", "=", (value,)))
+            schema.condition(Clause("age", "=", (value,)))
 
 
 def test_conditions_on_real_numbers():
@@ -166,7 +166,7 @@ def test_undecided_columns_are_completed_by_a_public_number():
     )
     with pytest.raises(BadSchema, match="column 'kind': bins"):
         _ = schema.layout
-    assert schema.completed(20).layout.groups == (31, 20, 4, 5)
+    assert schema.with_bins(20).layout.groups == (31, 20, 4, 5)
 
 
 def test_a_table_of_constants_has_nothing_to_learn():

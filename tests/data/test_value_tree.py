@@ -21,8 +21,8 @@ from lightning_dpgen.data.discovery.value_grid import FOUND_LEVELS, ValueGrid, v
 from lightning_dpgen.data.discovery.value_tree import MOST_PIECES, _likely, find_values
 from lightning_dpgen.data.tables.bins import Bins, Density
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import column_of
 
 GRIDS = {
     "one value": ValueGrid(5, 5, True),

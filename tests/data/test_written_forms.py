@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from lightning_dpgen.data.files.text import CHARSETS
 from lightning_dpgen.data.tables.column import BadSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.moment_form import MomentForm
 from lightning_dpgen.data.tables.reading import COMMENTED, UNNAMED, read_open_columns, read_table
 from lightning_dpgen.data.tables.scales import MOMENTS
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_draft import draft_of_file, draft_text
 from lightning_dpgen.data.tables.schema_file import parse_schema, schema_text
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.data.tables.sources import table_source
 from lightning_dpgen.data.tables.value_set import value_of
 from lightning_dpgen.data.tables.written_form import DECIMALS, THOUSANDS, NumberForm, negatives_of, problem_of_unit
-from lightning_dpgen.release.rows.as_read import AsRead
+from lightning_dpgen.release.rows.output_format import OutputFormat
 from lightning_dpgen.release.rows.tables import csv_text
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -84,7 +84,7 @@ def test_a_draft_proposes_how_a_table_is_written(tmp_path, charset):
         fields[name] |= {"low": low, "high": high}
     fields["Gewicht"]["missing"] = True
     fields["Stadt"]["values"] = ["Köln", "München"]
-    schema = TableSchema([column_of(name, found) for name, found in fields.items()], **about).completed(5)
+    schema = TableSchema([column_of(name, found) for name, found in fields.items()], **about).with_bins(5)
     assert len(read_table(tmp_path / "a.csv", schema).encoded) == 3
 
 
@@ -233,7 +233,7 @@ def _written(path, schema):
     arrays = {
         column.name: column.restored(*column.numbers(batch[column.name], False, Counter())) for column in schema.recorded
     }
-    return "".join(csv_text([pa.record_batch(arrays)], form=AsRead.of(schema), escape=False))
+    return "".join(csv_text([pa.record_batch(arrays)], form=OutputFormat.of(schema), escape=False))
 
 
 SEVERAL = {
@@ -295,7 +295,7 @@ def test_lines_that_are_no_records_are_drafted_and_left_out(tmp_path, case, char
     schema = TableSchema(columns, **about | {"charset": charset})
     assert parse_schema(schema_text(schema)) == schema
     nameless = {UNNAMED: 1} if any(not draft.name for draft in drafts) else {}
-    counted = read_table(tmp_path / "a.csv", schema.completed(3)).counted
+    counted = read_table(tmp_path / "a.csv", schema.with_bins(3)).counted
     assert counted.pop(COMMENTED, 0) > 0 or not schema.comment
     assert counted == nameless
     written = _written(tmp_path / "a.csv", schema)
@@ -436,7 +436,7 @@ def test_missing_texts_and_open_bounds_have_the_form_too(tmp_path):
         b: {type: number, low: 0, high: 9, decimals: 1, bins: 91, decimal: ",", missing: true, missing_values: ["-"]}}}""")
     raw, _ = read_open_columns(tmp_path / "a.csv", schema)
     assert raw["a"][0] == 15 and np.isnan(raw["a"][1])
-    filled = schema.filled({"a": [0, 100]}).completed(10)
+    filled = schema.with_discovery({"a": [0, 100]}).with_bins(10)
     assert read_table(tmp_path / "a.csv", filled).encoded.codes[:, 1].tolist() == [filled.columns[1].present, 25]
 
 
@@ -520,7 +520,7 @@ def test_a_value_in_another_form_is_quoted_as_it_stands_and_its_key_is_named(fie
     schema = parse_schema(f"columns:\n  a: {{{fields}}}\n  b: {{type: boolean, missing: true}}")
     frame = pd.DataFrame({"a": [text], "b": [True]})
     with pytest.raises(BadRecords) as found:
-        read_open_columns(frame, schema) if schema.open else read_table(frame, schema.completed(5))
+        read_open_columns(frame, schema) if schema.open else read_table(frame, schema.with_bins(5))
     message = str(found.value)
     assert all(part in message for part in told) and "\n" not in message, message
 

@@ -5,7 +5,7 @@ import pandas as pd
 
 from lightning_dpgen import Records, TableSchema
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.tables.descriptions import column_of
+from lightning_dpgen.data.tables.schema_keys import column_of
 
 SCHEMA = TableSchema((
     column_of("sex", {"type": "category", "values": ["F", "M"]}),

@@ -18,7 +18,7 @@ def test_rows_fit_the_schema_that_describes_them(name):
     table = TABLES[name]
     frame, schema = table.table.draw(300, 1), parse_schema(table.schema)
     assert schema.label == (table.table.label if table.label else None)
-    assert len(read_table(frame, schema.completed(5), outside="refuse").encoded) == 300
+    assert len(read_table(frame, schema.with_bins(5), outside="refuse").encoded) == 300
 
 
 def test_no_table_ships_that_the_rule_is_judged_by():

@@ -96,7 +96,7 @@ def test_customers_fit_their_schema_and_keep_its_rules(monkeypatch):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     frame = module.customers(np.random.default_rng(7)).astype(str)
-    schema = everyday_tables.listed_values(CUSTOMERS.described, frame).completed(10)
+    schema = everyday_tables.listed_values(CUSTOMERS.described, frame).with_bins(10)
     read = read_table(frame, schema, outside="clamp", values=True)
     # A trailing space is the one spelling that the schema does not know, and rare codes are counted together.
     assert set(read.counted) == {"region: not listed", "zip: not listed"}

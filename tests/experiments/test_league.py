@@ -156,7 +156,7 @@ def test_the_file_of_balanced_adult_holds_the_records_of_the_protocol(adult):
         table, schema = adult.files(run)
         train, _ = tables("adult-balanced", 1.0, run)
         bins = train.schema.layout.groups[0]
-        encoded = read_table(table, read_schema(schema).completed(bins)).encoded
+        encoded = read_table(table, read_schema(schema).with_bins(bins)).encoded
         assert np.array_equal(encoded.codes, train.encoded.codes)
         labels = encoded.codes[:, train.schema.layout.label]
         assert 2 * labels.sum() == len(labels) > 60

@@ -15,7 +15,7 @@ def test_a_made_up_table_keeps_its_rules_as_a_schema_declares_them(table, tmp_pa
     assert all(rule(rows).all() for rule in table.rules.values())
     rows.to_csv(tmp_path / "rows.csv", index=False)
     schema = parse_schema(table.declared)
-    assert len(read_table(tmp_path / "rows.csv", schema.completed(8)).encoded) == 800
+    assert len(read_table(tmp_path / "rows.csv", schema.with_bins(8)).encoded) == 800
     # With bounds alone the bins of all numbers are left open.
     assert len(parse_schema(table.schema).undecided(5)) >= 3
     numbers = ugly_tables.in_numbers(rows, rows)

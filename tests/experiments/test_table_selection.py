@@ -32,7 +32,7 @@ def some_records(n, label=False, seed=0):
     if label:
         codes[:, -1] %= 2
         fields["l"] = {"type": "boolean"}
-    schema = schema_of({"columns": fields, **({"label": "l"} if label else {})}).completed(5)
+    schema = schema_of({"columns": fields, **({"label": "l"} if label else {})}).with_bins(5)
     return Records(schema, Encoded(np.zeros((n, 0), np.float32), codes.astype(np.uint8)))
 
 
@@ -117,7 +117,7 @@ def test_a_run_goes_on_after_the_choice():
     assert [sorted(state) for state in kept] == [["columns"], ["choice", "columns"], ["choice", "columns", "tables"]]
     recipe = SelectedProducts(records.schema, 10, 3000, pairs=4)
     again = recipe.measure(None, None, account, state=kept[-1])
-    assert torch.equal(again.network.tilts, recipe.fitted(kept[-1]).network.tilts)
+    assert torch.equal(again.network.tilts, recipe.fit(kept[-1]).network.tilts)
     wrong = dict(kept[-1]) | {"choice": kept[-1]["columns"]}
     assert not recipe.fits(wrong)
 

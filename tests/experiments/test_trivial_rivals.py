@@ -12,8 +12,8 @@ from trivial_rivals import RADIUS, class_means, naive_bayes
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import column_of
 
 N = 4000
 PICTURES = ImageSchema(20, 20, levels=255, classes=3)

@@ -40,8 +40,8 @@ from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 from lightning_dpgen.privacy.sampling.samplers import Poisson
 from lightning_dpgen.privacy.studies.study import Study
 from lightning_dpgen.projection.matrices import make_matrix
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
-from lightning_dpgen.projection.sensitivity import Neighbourhood
 from lightning_dpgen.release.bundle import write_release
 from lightning_dpgen.release.drawing.model_files import write_model
 from lightning_dpgen.release.projected import ProjectedRows, write_projected

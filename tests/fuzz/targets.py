@@ -40,7 +40,7 @@ from lightning_dpgen.privacy.errors import PrivacyError
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.studies.study import Study
 from lightning_dpgen.projection.project import check_rows
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.release.files import NotARelease
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.sampling.errors import BadRecords
@@ -235,7 +235,7 @@ def read_bundle(path: Path) -> None:
         release.recovery.squared_distances(release.rows[:2], release.rows[:2])
         return
     release.component(0)
-    drawn = release.encoded(3, seed=0)
+    drawn = release.sample_encoded(3, seed=0)
     if len(drawn) != 3:
         raise Finding(f"{len(drawn)} records were drawn, of 3 that were asked for")
     if release.schema.layout.width < 10_000:
@@ -265,7 +265,7 @@ def read_study(path: Path) -> None:
 def read_schemas(path: Path) -> None:
     schema = read_schema(path)
     if not schema.open:
-        _ = schema.completed(8).layout
+        _ = schema.with_bins(8).layout
     if parse_schema(schema_text(schema)) != schema:
         raise Finding("a schema that was written and read again is another one")
 

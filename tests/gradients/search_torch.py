@@ -1,6 +1,6 @@
 """Search the installed torch for functions that keep the records of a lot apart, and list them for the package.
 
-    python -m tests.gradients.search_torch        (10 to 20 minutes; writes apart.json and the cap in pyproject.toml)
+    python -m tests.gradients.search_torch        (10 to 20 minutes; writes the list and the cap in pyproject.toml)
 
 Torch's own test database gives arguments for some 700 functions, and each is called by all of its names: as a function, a
 method, an operator, in place. A tensor among the arguments becomes a lot in two ways: as it is, so that a record has one
@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from lightning_dpgen.gradients.isolation import apart
+from lightning_dpgen.gradients.isolation import unknown_functions
 from lightning_dpgen.gradients.isolation.isolation import Isolation
 from lightning_dpgen.gradients.isolation.loss_guard import LossGuard
 from lightning_dpgen.gradients.isolation.torch_names import find
@@ -82,7 +82,7 @@ _SEEDED = torch.Generator().manual_seed(0).get_state()
 
 def _watch_all() -> None:
     """Let every function be called as vmap has it, and note those that meet a record."""
-    apart.APART, usual = _Any(), LossGuard.call
+    unknown_functions.KEEPS_RECORDS_APART, usual = _Any(), LossGuard.call
 
     def call(self: LossGuard, function: Callable, args: tuple, kwargs: dict[str, Any], **options: Any) -> Any:
         if any(
@@ -522,7 +522,7 @@ def _put(x: Tensor, place: int, value: Any) -> Tensor:
 
 def write(version: str, names: set[str]) -> None:
     """Put the functions of a version of torch into the package's list, and raise the cap to the newest there."""
-    listed = apart.read_listed() if apart.LISTED.exists() else {}
+    listed = unknown_functions.read_listed() if unknown_functions.LISTED.exists() else {}
     listed[version] = names
     order = sorted(listed, key=lambda minor: [int(part) for part in minor.split(".")])
     by_versions: dict[str, dict[str, list[str]]] = {}
@@ -535,7 +535,7 @@ def write(version: str, names: set[str]) -> None:
     text = {
         versions: {place: " ".join(words) for place, words in places.items()} for versions, places in by_versions.items()
     }
-    apart.LISTED.write_text(json.dumps(text, indent=1, sort_keys=True) + "\n")
+    unknown_functions.LISTED.write_text(json.dumps(text, indent=1, sort_keys=True) + "\n")
     major, minor = map(int, order[-1].split("."))
     told = re.sub(r'"torch>=([\d.]+),<[\d.]+"', rf'"torch>=\1,<{major}.{minor + 1}"', PROJECT.read_text())
     PROJECT.write_text(told)
@@ -547,7 +547,7 @@ def main() -> int:
     listed = set(finding.accepted) - finding.blamed
     for fault, names in finding.faults:
         print(f"{fault}: {', '.join(sorted(names))}")
-    write(apart.MINOR, listed)
+    write(unknown_functions.MINOR, listed)
     print(
         f"torch {torch.__version__}: {sum(finding.accepted.values())} calls in {time.monotonic() - begun:.0f} s; "
         f"{len(listed)} functions listed, {len(finding.blamed)} not: {' '.join(sorted(finding.blamed))}"

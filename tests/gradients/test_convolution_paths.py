@@ -63,8 +63,8 @@ def test_sizes_choose_between_the_ways():
             F.conv2d(torch.zeros(2, i, side, side), torch.zeros(o, i, *kernel), None, stride, padding, dilation),
         )
         factors = convolutions.conv_factors(x, y, 2, (o, i, *kernel), stride, padding, dilation, 1)
-        held = factors.held if isinstance(factors, Permuted) else factors
-        kinds[name] = type(factors).__name__, type(held).__name__
+        inner = factors.inner if isinstance(factors, Permuted) else factors
+        kinds[name] = type(factors).__name__, type(inner).__name__
     assert kinds["shifted"] == kinds["shifted and dilated"] == ("Permuted", "KernelBlocks")
     assert kinds["products, channels in front"] == ("Dense", "Dense")
     assert kinds["products, channels behind"] == ("Permuted", "Dense")

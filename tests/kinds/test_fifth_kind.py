@@ -99,7 +99,7 @@ class NumberRecipe(Recipe):
 
 class Numbers(Kind):
     name, schema, word = NumberSchema.kind, NumberSchema, "number"
-    measured = ("product_mixture",)
+    measured_networks = ("product_mixture",)
 
     def complete_measured(self, spec, schema, defaults):
         return {"components": 1}

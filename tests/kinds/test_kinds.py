@@ -43,7 +43,7 @@ def test_a_module_that_asks_for_a_class_is_found():
 @pytest.mark.parametrize("name", ["table", "baskets", "series", "images"])
 def test_a_kind_has_the_name_of_its_schemas(name):
     kind = kind_named(name)
-    assert kind.name == kind.schema.kind == name and kind.word and kind.parts and kind.measured
+    assert kind.name == kind.schema.kind == name and kind.word and kind.parts and kind.measured_networks
 
 
 @pytest.mark.parametrize("name", [None, 3, "sounds", ""])

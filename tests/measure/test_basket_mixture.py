@@ -19,7 +19,7 @@ from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.release.drawing.draws import block_streams
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +129,7 @@ def test_a_fit_is_a_function_of_noisy_numbers_and_the_seed(short_fits):
     recipe, mixture, state = fitted(records, 1.0, k=3)
     again = recipe.measure(None, None, None, state=state)
     assert torch.equal(again.network.means, mixture.network.means) and torch.equal(again.weights, mixture.weights)
-    other = BasketRecipe(records.schema, 3, 2000, seed=1).fitted(state)
+    other = BasketRecipe(records.schema, 3, 2000, seed=1).fit(state)
     assert not torch.equal(other.network.means, mixture.network.means)
 
 
@@ -160,7 +160,7 @@ def test_whole_universes_are_held(short_fits):
 def test_a_release_is_read_back_as_it_was_written(tmp_path, short_fits):
     _, mixture, _ = fitted(some_baskets(500, classes=("a", "b")), 2.0)
     write_model(tmp_path, mixture)
-    mine, theirs = mixture.sample(40, block_streams(5, 0)[0]), load_release(tmp_path).encoded(40, 5)
+    mine, theirs = mixture.sample(40, block_streams(5, 0)[0]), load_release(tmp_path).sample_encoded(40, 5)
     assert np.array_equal(mine.units.toarray(), theirs.units.toarray()) and np.array_equal(mine.codes, theirs.codes)
 
 

@@ -22,7 +22,7 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import Release, load_release
+from lightning_dpgen.release.drawing.release import Release, load_release
 
 SERIES = SeriesSchema(12, low=0.0, high=1.0, classes=("slow", "middling", "fast"))
 PICTURES = ImageSchema(4, 4, levels=1, classes=2)
@@ -73,7 +73,7 @@ def learned():
 def test_real_records_teach_what_the_measured_model_does_not_know(learned):
     own, mixture, kept = learned
     unseen = some_series(600, seed=1)
-    begun = own.fitted({**kept[-1], LABELS: ()})
+    begun = own.fit({**kept[-1], LABELS: ()})
     assert right(mixture, unseen) > 0.95
     assert right(mixture, unseen) > right(begun, unseen) and isinstance(begun.network, ClassifiedNetwork)
 
@@ -169,7 +169,7 @@ def test_an_audit_may_measure_each_stage_on_an_account_of_its_own(learned):
     state = {**kept[1], "squares": rounds}
     assert set(own.statistics(SPREADS, state)) == {"squares"}
     with pytest.raises(ValueError, match="another run than that of the account"):
-        own.fitted({**kept[-1], "squares": rounds})
+        own.fit({**kept[-1], "squares": rounds})
 
 
 def test_a_release_is_read_back_with_its_classifier(learned, tmp_path):

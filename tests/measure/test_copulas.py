@@ -20,7 +20,7 @@ from lightning_dpgen.models.outputs import draw
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_plan
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.specs.run import load_settings
 from lightning_dpgen.specs.settings import complete_declared_settings
 from lightning_dpgen.specs.usage_error import UsageError
@@ -36,7 +36,7 @@ MIXED = {
 
 
 def _schema(columns):
-    return schema_of({"columns": columns}).completed(8)
+    return schema_of({"columns": columns}).with_bins(8)
 
 
 def _factors(n, d, rank=2, seed=0):

@@ -80,7 +80,7 @@ def test_the_memory_of_crossings_is_known_and_bounded(labels):
     """Fewer columns are crossed where labels are many, and a GiB holds all counts, which are there five times at once."""
     columns = {f"c{place}": {"type": "integer", "low": 0, "high": 5} for place in range(60)}
     values = [f"v{place}" for place in range(labels)]
-    schema = schema_of({"label": "y", "columns": columns | {"y": {"type": "category", "values": values}}}).completed(6)
+    schema = schema_of({"label": "y", "columns": columns | {"y": {"type": "category", "values": values}}}).with_bins(6)
     made = Encoded(np.zeros((6, 0)), np.tile(np.arange(6)[:, None], (1, 61)) % [*[6] * 60, labels])
     crossings = possible_crossings(schema, made)
     held = 5 * 8 * labels * sum(crossing.cells for crossing in crossings)

@@ -10,7 +10,7 @@ from lightning_dpgen.measure.pair_tables import FoundRule, find_rules, with_rule
 from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 
 SCHEMA = parse_schema("""label: y
 columns:
@@ -82,10 +82,10 @@ def test_rows_keep_what_was_found_and_columns_stay_as_they_are(fits_of):
     fits_of(200)
     encoded = records(2, True)
     recipe, found = measured(encoded, 3.0, 2)
-    mixture = recipe.fitted({"tables": [found]})
+    mixture = recipe.fit({"tables": [found]})
     schema = mixture.network.schema
     assert "b = -1 if a = none" in schema.found_constraints and "c = r if a is missing" in schema.found_constraints
-    drawn = Release(mixture).encoded(N, 1)
+    drawn = Release(mixture).sample_encoded(N, 1)
     a, b, _, c = drawn.codes.T
     assert (b[a == 0] == 5).all() and (c[a == 4] == 2).all()
     for group, size in enumerate(SCHEMA.layout.groups):

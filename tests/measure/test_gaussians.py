@@ -25,7 +25,7 @@ from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.release.drawing.draws import block_streams
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.sampling.errors import BadRecords
 
 SERIES = SeriesSchema(6, low=0.0, high=1.0, classes=("a", "b"))
@@ -365,11 +365,11 @@ def test_a_release_is_read_back_as_it_was_written(tmp_path):
     write_model(tmp_path, mixture)
     release = load_release(tmp_path)
     mine = mixture.sample(50, block_streams(3, 0)[0])
-    theirs = release.encoded(50, 3)
+    theirs = release.sample_encoded(50, 3)
     assert np.array_equal(mine.units, theirs.units) and np.array_equal(mine.codes, theirs.codes)
     for c, label in enumerate(mixture.network.shares.argmax(dim=1).tolist()):
         assert set(release.sample_component(c, 9, 0).codes[:, 0]) == {label}
-    assert set(release.encoded(20, 0, {"label": "2"}).codes[:, 0]) == {2}
+    assert set(release.sample_encoded(20, 0, {"label": "2"}).codes[:, 0]) == {2}
 
 
 def test_a_share_of_all_is_refused():

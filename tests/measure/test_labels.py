@@ -23,7 +23,7 @@ from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.release.drawing.draws import block_streams
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 
 LAYOUT = Layout(0, groups=(3, 2, 3, 4), label=2)
 SCALED = Layout(2, groups=(3, 2), label=0)
@@ -178,7 +178,7 @@ def test_a_record_adds_the_same_beside_any_others():
 def schema(choices=3):
     columns = {name: {"type": "category", "values": [f"{name}{i}" for i in range(4)]} for name in "abcd"}
     columns["y"] = {"type": "integer", "low": 1, "high": choices}
-    return schema_of({"label": "y", "columns": columns}).completed(5)
+    return schema_of({"label": "y", "columns": columns}).with_bins(5)
 
 
 def some_records(n, choices=3, seed=0):
@@ -235,7 +235,7 @@ def test_real_records_correct_what_a_poor_mixture_says():
     """One component knows nothing of what goes together: gradients do."""
     records, true = some_records(10_000)
     own, mixture, kept = measured(records, 5.0, k=1)
-    start = own.fitted({**kept[-1], LABELS: ()})
+    start = own.fit({**kept[-1], LABELS: ()})
     errors = [np.abs(given(found, records) - true).mean() for found in (start, mixture)]
     assert errors[1] < 0.1 and errors[1] < 0.5 * errors[0]
 
@@ -244,7 +244,7 @@ def test_the_label_begins_with_what_the_tables_say_of_it():
     """The ridge is a few thousandths for noise of .4 % of the records; a hundred times that would forget half of it."""
     records, true = some_records(2000)
     own, _, kept = measured(records, 3.0)
-    start = own.fitted({**kept[-1], LABELS: ()})
+    start = own.fit({**kept[-1], LABELS: ()})
     assert np.abs(given(start, records) - true).mean() < 0.1
     assert np.abs(true.mean(axis=0) - true).mean() > 0.2
 
@@ -265,7 +265,7 @@ def test_labels_follow_components_as_far_as_real_ones_can_be_told():
             drawn = regression._shares(regression._corrected(kept[-1][LABELS][:i])).square().sum(dim=1).mean()
             agreed = torch.tensor([2000.0 * (drawn + gap)], dtype=torch.float64)
             rounds.append({**found, "agreement": Measured(agreed, 0.0, found["agreement"].run)})
-        return float(own.fitted({**kept[-1], LABELS: rounds}).network.label_closeness)
+        return float(own.fit({**kept[-1], LABELS: rounds}).network.label_closeness)
 
     def agreement(closeness):
         return float((regression._levelled(weights, closeness)[0] * made).sum(dim=1).mean())
@@ -305,14 +305,14 @@ def test_a_label_that_columns_determine_is_left_to_the_mixture(monkeypatch):
     drawn = mixture.sample(4000, torch.Generator().manual_seed(0)).codes
     assert (drawn[:, 4] == drawn[:, 0] ^ drawn[:, 1]).mean() > 0.9
     # It begins with what the mixture says: a regression would know nothing.
-    start = own.fitted({**kept[-1], LABELS: ()}).network
+    start = own.fit({**kept[-1], LABELS: ()}).network
     assert float(start.label_weights.abs().max()) == 0.0 and float(start.label_closeness) == 1.0
     # Statistics go to other processes, and give the same bits there.
     for statistic in own.statistics(LABELS, kept[0]).values():
         copy = pickle.loads(pickle.dumps(statistic))
         assert torch.equal(sums(copy, codes[:50]), sums(statistic, codes[:50]))
     monkeypatch.setattr(labels, "_DOUBT", 0.0)
-    start = recipe(records).fitted({**kept[-1], LABELS: ()}).network
+    start = recipe(records).fit({**kept[-1], LABELS: ()}).network
     assert float(start.label_closeness) != 1.0
 
 
@@ -321,7 +321,7 @@ def test_noise_alone_moves_nothing_much(short_fits):
     """Gradients of a budget that buys nothing: their mean is drawn to the start by what noise explains."""
     records, _ = some_records(2000)
     own, mixture, kept = measured(records, 0.02)
-    start = own.fitted({**kept[-1], LABELS: ()})
+    start = own.fit({**kept[-1], LABELS: ()})
     noise = kept[-1][LABELS][0]["gradient"].deviation / 2000
     moved = mixture.network.label_weights - start.network.label_weights
     assert float(moved.norm()) < noise * math.sqrt(moved.numel())
@@ -363,12 +363,12 @@ def test_a_release_is_read_back_with_its_label(tmp_path, short_fits):
     write_model(tmp_path, mixture)
     release = load_release(tmp_path)
     mine = mixture.sample(40, block_streams(5, 0)[0])
-    assert np.array_equal(mine.codes, release.encoded(40, 5).codes)
+    assert np.array_equal(mine.codes, release.sample_encoded(40, 5).codes)
     assert set(release.sample(30, 0, where={"y": 2}).y) == {2} and len(release.component(3).sample(10, 0)) == 10
 
 
 def test_without_a_label_there_is_nothing_to_tell():
-    plain = schema_of({"columns": {"a": {"type": "boolean"}, "b": {"type": "boolean"}}}).completed(5)
+    plain = schema_of({"columns": {"a": {"type": "boolean"}, "b": {"type": "boolean"}}}).with_bins(5)
     with pytest.raises(ValueError, match=r"label_share=0\.3: expected 0 where there is no label"):
         TableRecipe(plain, 3, 100, label_share=0.3)
     for share in (1.0, "much", True):

@@ -7,8 +7,8 @@ from marks import only
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.measure import labels
 from lightning_dpgen.measure.labels import LABELS, LabelRecipe
 from lightning_dpgen.models.forests import StackedProducts
@@ -84,7 +84,7 @@ def test_real_records_say_what_an_untrained_network_does_not_know(name):
     are nearly all alike, which must not mislead the first step."""
     records, true = some_records(20_000)
     recipe, found, _ = labelled(untrained(name), records, 5.0)
-    start = recipe.fitted({LABELS: ()})
+    start = recipe.fit({LABELS: ()})
     before, after = (np.abs(given(mixture, records) - true).mean() for mixture in (start, found))
     assert before > 0.2 and after < 0.07
     # Labels occur as often as the network says.
@@ -100,7 +100,7 @@ def test_the_label_begins_with_what_the_network_says_of_it():
     columns = [shares / shares.sum(dim=1, keepdim=True) for shares in columns]
     network = StackedProducts(CHOICES, 3)
     network.means.copy_(torch.cat([*columns, torch.eye(3)], dim=1))
-    start = LabelRecipe(Mixture(network, torch.ones(3)), 1000).fitted({LABELS: ()})
+    start = LabelRecipe(Mixture(network, torch.ones(3)), 1000).fit({LABELS: ()})
     codes = np.stack(np.meshgrid(*[np.arange(4)] * 3, [0], indexing="ij"), axis=-1).reshape(-1, 4).astype(np.uint8)
     likely = torch.stack([shares[:, codes[:, j].astype(int)].T for j, shares in enumerate(columns)]).prod(dim=0) / 3
     chances = likely.sum(dim=1, keepdim=True)
@@ -112,7 +112,7 @@ def test_the_label_begins_with_what_the_network_says_of_it():
 def test_sharper_labels_are_the_same_logits_times_a_factor():
     records, _ = some_records(2000)
     _, plain, kept = labelled(untrained("wgan"), records, 3.0)
-    sharp = LabelRecipe(untrained("wgan"), 2000, 4.0).fitted(kept[-1])
+    sharp = LabelRecipe(untrained("wgan"), 2000, 4.0).fit(kept[-1])
     torch.testing.assert_close(sharp.network.label_weights, 4.0 * plain.network.label_weights)
     drawn = [mixture.sample(20_000, torch.Generator().manual_seed(0)) for mixture in (plain, sharp)]
     shares = [np.bincount(part.codes[:, 3], minlength=3) / 20_000 for part in drawn]
@@ -142,7 +142,7 @@ def test_a_label_does_not_hide_what_its_network_has_cost():
         recipe = LabelRecipe(Mixture(network.network, network.weights, own, {"public": "a census"}), 500)
         if not state:
             recipe.measure(records, torch.zeros(500, dtype=torch.int64), account, save=state.append)
-        found = recipe.fitted(state[-1])
+        found = recipe.fit(state[-1])
         assert found.run == expected and found.init == {"public": "a census"}
 
 

@@ -64,7 +64,7 @@ def test_poses_are_taken_away_where_that_makes_means_sharper_and_not_in_noise():
     ):  # fmt: skip
         own = recipe(600, size=20, poses=poses)
         account = Account(make_plan(own.specs(1.0), epsilon=epsilon, delta=1e-5), stream=PrivateStream(3))
-        state = own.measured(records, label_components(records), account)
+        state = own.measure_state(records, label_components(records), account)
         assert isinstance(own._basis(state), Posed) is expected
         assert (POSES in state) is (poses == "measured")
 

@@ -15,7 +15,7 @@ from lightning_dpgen.measure.tables import TableRecipe
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.mixture import Mixture
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 
 N, NOISE = 10_000, 5.0
 QUICK = [
@@ -46,7 +46,7 @@ def fitted(schema, encoded):
         sums = statistic.sums(encoded, torch.zeros(N, dtype=torch.int64))
         noise = torch.randn(sums.shape, dtype=torch.float64, generator=generator)
         found[name] = Measured(sums + NOISE * noise, NOISE)
-    return recipe.fitted({"tables": [found]})
+    return recipe.fit({"tables": [found]})
 
 
 @pytest.mark.parametrize("constraints", ALL, ids=str)
@@ -63,7 +63,7 @@ def test_no_kind_of_rule_moves_a_share(constraints, fits_of, monkeypatch):
     mixture = fitted(schema, encoded)
     first = look_at_first_draw(mixture)
     assert first.kept >= 0.95 and first.warning is None
-    drawn = Release(mixture).encoded(N, 1)
+    drawn = Release(mixture).sample_encoded(N, 1)
     rows = {tuple(row) for row in rows_that_keep(schema).tolist()}
     assert {tuple(row) for row in drawn.codes.tolist()} <= rows
     for group, size in enumerate(schema.layout.groups):
@@ -92,7 +92,9 @@ def test_what_no_model_of_pairs_keeps_is_warned_of():
     # Each value has a bin of its own, so none within it is drawn again.
     assert first.at_once == first.kept
     assert "a <= b leaves out most" in first.warning and f"{100 * first.kept:.1f}%" in first.said
-    assert look_at_first_draw(Mixture(StackedForests(schema.changed(constraints=()), 1, [-1] * 3), torch.ones(1))) is None
+    assert (
+        look_at_first_draw(Mixture(StackedForests(schema.with_values(constraints=()), 1, [-1] * 3), torch.ones(1))) is None
+    )
 
 
 def test_putting_shares_right_never_leaves_many_more_rows_out(fits_of, monkeypatch):
@@ -131,7 +133,7 @@ def test_few_records_that_rules_bind_keep_their_share_where_no_edge_holds_them(f
         monkeypatch.setattr(forest_edges, "_LOST", lost)
         mixture = fitted(schema, encoded)
         kept.append(look_at_first_draw(mixture).kept)
-        shares.append((Release(mixture).encoded(N, 1).codes[:, 0] == 5).mean())
+        shares.append((Release(mixture).sample_encoded(N, 1).codes[:, 0] == 5).mean())
     assert kept[0] > 0.995 and abs(shares[0] - (codes[:, 0] == 5).mean()) < 0.004
     assert shares[1] < 0.004
 

@@ -24,7 +24,7 @@ from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_mu
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.release.drawing.draws import block_streams
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 
 DAYS = SeriesSchema(12, low=0.0, high=1.0, classes=("week", "end"))
 
@@ -190,7 +190,7 @@ def test_a_release_is_read_back_as_it_was_written(tmp_path, quick):
     mixture, _ = fitted(smooth_days(300), 4.0, components=2, frequencies=50)
     write_model(tmp_path, mixture)
     mine = mixture.sample(50, block_streams(3, 0)[0])
-    again = load_release(tmp_path).encoded(50, 3)
+    again = load_release(tmp_path).sample_encoded(50, 3)
     np.testing.assert_array_equal(again.units, mine.units)
     np.testing.assert_array_equal(again.codes, mine.codes)
 

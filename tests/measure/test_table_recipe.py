@@ -18,14 +18,14 @@ from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.release.drawing.draws import block_streams, draw_all
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 
 SIZES = {"a": 3, "b": 2, "c": 4, "d": 3}
 
 
 def schema(label=None):
     columns = {name: {"type": "category", "values": [f"{name}{i}" for i in range(size)]} for name, size in SIZES.items()}
-    return schema_of({"columns": columns} | ({} if label is None else {"label": label})).completed(5)
+    return schema_of({"columns": columns} | ({} if label is None else {"label": label})).with_bins(5)
 
 
 def some_records(n, label=None, seed=0):
@@ -163,13 +163,13 @@ def test_a_release_is_read_back_as_it_was_written(tmp_path, short_fits):
     _, mixture, _ = measured(some_records(500, "d"), 2.0)
     write_model(tmp_path, mixture)
     # One draw of the noise in fifty makes columns follow from each other, and rows keep to that.
-    mine, theirs = draw_all(mixture, 40, *block_streams(5, 0)).encoded, load_release(tmp_path).encoded(40, 5)
+    mine, theirs = draw_all(mixture, 40, *block_streams(5, 0)).encoded, load_release(tmp_path).sample_encoded(40, 5)
     assert np.array_equal(mine.codes, theirs.codes)
 
 
 def test_a_table_of_one_column_or_of_a_label_alone(short_fits):
     for fields in ({"columns": {"a": {"type": "boolean"}}}, {"columns": {"a": {"type": "boolean"}}, "label": "a"}):
-        own = schema_of(fields).completed(5)
+        own = schema_of(fields).with_bins(5)
         codes = np.array([[0], [1], [1], [1]] * 100, np.uint8)
         recipe, mixture, _ = measured(Records(own, Encoded(np.zeros((400, 0), np.float32), codes)), math.inf)
         assert set(recipe.statistics("tables")) == {"singles"}

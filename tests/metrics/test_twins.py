@@ -12,12 +12,12 @@ from metrics.records import dense, drawn, layouts
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics import evaluation
 from lightning_dpgen.metrics.evaluation import evaluate_encoded
-from lightning_dpgen.metrics.membership import COPIES, MEMBERSHIP, told_twins
+from lightning_dpgen.metrics.membership import COPIES, MEMBERSHIP, describe_twins
 
 
 def told(held_out, real, synthetic=None):
     """Return the numbers of the line."""
-    line = told_twins(held_out, real, real[:1] if synthetic is None else synthetic)
+    line = describe_twins(held_out, real, real[:1] if synthetic is None else synthetic)
     pattern = (
         r"as the model sees records, ([\d,]+) of ([\d,]+) held-out ones \((\S+) %\) are identical to one that "
         r"was learned from; of those learned from (\S+) % are to another; ([\d,]+) held-out ones \((\S+) %\) are to a "

@@ -14,7 +14,7 @@ from lightning_dpgen.models.labelled import LabelledNetwork, added_up
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.outputs import chosen, chosen_in, draw
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.release.files import NotARelease
 
 SIZES = (3, 2, 4, 2, 3)

@@ -10,8 +10,8 @@ from scipy.stats import chisquare
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.models.forests import StackedProducts
 from lightning_dpgen.models.generators import StackedGenerator
 from lightning_dpgen.models.labelled import KNOTS, LabelledNetwork, added_up, feature_count
@@ -20,7 +20,7 @@ from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.release.drawing.draws import block_streams
 from lightning_dpgen.release.drawing.model_files import rebuilt, write_model
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.release.files import MODEL, NotARelease
 
 TABLE = TableSchema(
@@ -112,7 +112,7 @@ def test_every_network_is_released_and_read_again(tmp_path, name):
     mixture = Mixture(labelled(NETWORKS[name]()), torch.tensor([0.3, 0.7]))
     write_model(tmp_path, mixture)
     release = load_release(tmp_path)
-    mine, again = mixture.sample(40, block_streams(5, 0)[0]), release.encoded(40, 5)
+    mine, again = mixture.sample(40, block_streams(5, 0)[0]), release.sample_encoded(40, 5)
     assert np.array_equal(mine.codes, again.codes) and np.array_equal(mine.units, again.units)
     made = rebuilt(mixture.network).generate((0, 3, 8), torch.Generator().manual_seed(5))
     assert torch.equal(made, mixture.network.generate((0, 3, 8), torch.Generator().manual_seed(5)))
@@ -128,9 +128,9 @@ def test_under_a_condition_records_have_the_conditional_distribution(tmp_path):
     mixture = Mixture(labelled(products()), torch.tensor([0.3, 0.7]))
     write_model(tmp_path, mixture)
     release = load_release(tmp_path)
-    found = release.encoded(6000, 1, where={"smoker": "no"}).codes.astype(int)
+    found = release.sample_encoded(6000, 1, where={"smoker": "no"}).codes.astype(int)
     assert set(found[:, 1]) == {1}
-    every = release.encoded(120_000, 2).codes.astype(int)
+    every = release.sample_encoded(120_000, 2).codes.astype(int)
     every = every[every[:, 1] == 1]
     one, other = (np.bincount(codes[:, 0] * 2 + codes[:, 2], minlength=6) for codes in (found, every))
     assert chisquare(one, other * one.sum() / other.sum()).pvalue > 1e-4

@@ -16,7 +16,7 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.poses import SETS, Symmetries, upright
 from lightning_dpgen.release.drawing.draws import block_streams
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.release.files import NotARelease
 
 SIDE = 21
@@ -200,7 +200,7 @@ def test_a_release_says_its_symmetries_and_draws_by_them(tmp_path):
     write_model(tmp_path, mixture := Mixture(network, torch.tensor([0.5, 0.5])))
     text = (tmp_path / "model.json").read_text()
     assert '"turn": 9' in text and '"upright": false' in text
-    mine, theirs = mixture.sample(40, block_streams(3, 0)[0]), load_release(tmp_path).encoded(40, 3)
+    mine, theirs = mixture.sample(40, block_streams(3, 0)[0]), load_release(tmp_path).sample_encoded(40, 3)
     assert np.array_equal(mine.units, theirs.units)
     network.symmetries = None
     assert not np.array_equal(network.generate((0, 20, 40), torch.Generator().manual_seed(3))[:, :-2] * 255, theirs.units)

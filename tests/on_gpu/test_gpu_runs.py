@@ -104,7 +104,7 @@ def test_a_training_is_released_and_verifies(tmp_path, records, settings):
     assert main(["verify", str(run / "release")]) == (2 if "privacy=off" in settings else 0)
     one, two = (load_release(run / "release") for _ in range(2))
     assert all(p.device.type == "cpu" for p in one.mixture.network.parameters())
-    first, again = one.encoded(20, seed=1), two.encoded(20, seed=1)
+    first, again = one.sample_encoded(20, seed=1), two.sample_encoded(20, seed=1)
     for name in ("units", "codes"):
         own, other = (x.toarray() if hasattr(x, "toarray") else x for x in (getattr(first, name), getattr(again, name)))
         assert np.array_equal(own, other)

@@ -27,7 +27,7 @@ from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.release.drawing.model_files import weights_digest
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -32,8 +32,8 @@ from lightning_dpgen.privacy.noise import units
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.noise.units import grid_step, round_to_grid_
 from lightning_dpgen.projection.matrices import make_matrix
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
-from lightning_dpgen.projection.sensitivity import Neighbourhood
 
 ALARM = 1e-6
 COUNT = 1 << 12

@@ -10,8 +10,9 @@ from contracts.laws import projections as laws
 
 from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.matrices import MATRICES, make_matrix
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection, check_rows
-from lightning_dpgen.projection.sensitivity import NOISES, Neighbourhood, _dual_bound, l1_of_a_row, l2_of_a_row, largest_row
+from lightning_dpgen.projection.sensitivity import NOISES, _dual_bound, l1_of_a_row, l2_of_a_row, largest_row
 from lightning_dpgen.sampling.errors import BadRecords
 
 

@@ -8,9 +8,10 @@ import pytest
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.projection.matrices import MATRICES, distortion, make_matrix
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.projection.recovery import Recovery
-from lightning_dpgen.projection.sensitivity import NOISES, Neighbourhood
+from lightning_dpgen.projection.sensitivity import NOISES
 
 DRAWS = 3000
 

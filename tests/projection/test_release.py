@@ -15,9 +15,10 @@ from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.projection.choice import ladder, options
 from lightning_dpgen.projection.matrices import distortion, make_matrix
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.projection.recovery import Recovery
-from lightning_dpgen.projection.sensitivity import NOISES, Neighbourhood
+from lightning_dpgen.projection.sensitivity import NOISES
 from lightning_dpgen.sampling.errors import BadRecords
 
 ROWS, LABELS = blobs(400, 6, seed=1)

@@ -8,7 +8,8 @@ import pytest
 import scipy.sparse
 
 from lightning_dpgen.projection.matrices import MATRICES, make_matrix
-from lightning_dpgen.projection.sensitivity import NOISES, Neighbourhood
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
+from lightning_dpgen.projection.sensitivity import NOISES
 from lightning_dpgen.projection.steps import Steps, matrix_unit, round_matrix
 
 D, K = 40, 6

@@ -32,7 +32,7 @@ def measured():
     asked = tuple(tuple("abc".index(name) for name in own) for own in SETS)
     recipe = TableRecipe(schema, 2, N, asked=asked)
     plan = make_plan(recipe.specs(1.0), epsilon=1.0, delta=1e-6, max_rows=MAX_ROWS)
-    state = recipe.measured(records, torch.zeros(N, dtype=torch.int64), Account(plan, stream=PrivateStream(5)))
+    state = recipe.measure_state(records, torch.zeros(N, dtype=torch.int64), Account(plan, stream=PrivateStream(5)))
     true = [np.zeros(tuple(SIZES[name] for name in own), int) for own in SETS]
     for table, own in zip(true, asked, strict=True):
         np.add.at(table, tuple(codes[:, group] for group in own), 1)

@@ -14,8 +14,8 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import rounded_laplace
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.projection.matrices import MOST_NUMBERS, check_matrix, make_matrix
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
-from lightning_dpgen.projection.sensitivity import Neighbourhood
 from lightning_dpgen.release import bounds
 from lightning_dpgen.release.bounds import MOST_FILES, check_declared, check_finite, check_tensors, too_long
 from lightning_dpgen.release.bounds import MOST_NUMBERS as MOST_TENSORS

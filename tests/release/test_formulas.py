@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lightning_dpgen.data.files.formulas import escaped, known_again, unescaped
-from lightning_dpgen.data.tables.descriptions import column_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.data.tables.schema_keys import column_of
 from lightning_dpgen.release.rows.tables import csv_text, write_table
 from lightning_dpgen.sampling.errors import BadRecords
 

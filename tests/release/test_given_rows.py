@@ -28,7 +28,7 @@ from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.release.drawing import draws
 from lightning_dpgen.release.drawing.draws import TooRare
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 from lightning_dpgen.release.rows.tables import write_table
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "data"))
@@ -127,7 +127,7 @@ def test_rows_of_any_schema_are_read_as_they_are_written(schema, seed, tmp_path_
     ]
     release, path = release_of(shares(schema)), tmp_path_factory.mktemp("given") / "rows.csv"
     write_table(path, [pa.record_batch(cells, schema=schema.arrow)], schema.arrow, form=release.form)
-    found = pa.Table.from_batches(release.completed(release.given_rows(path), 1))
+    found = pa.Table.from_batches(release.complete_blocks(release.given_rows(path), 1))
     assert len(found) == 9
     for column, name in zip(cells, schema.arrow.names, strict=True):
         for told, now in zip(column.to_pylist(), found.column(name).to_pylist(), strict=True):
@@ -348,7 +348,7 @@ def test_choices_of_a_column_have_equal_shares(make):
     )
     # Missing values are none of the choices.
     assert release.sample(20, 1, balance="closed")["closed"].value_counts().to_dict() == {False: 10, True: 10}
-    bins = release.encoded(25, 1, balance="b").codes[:, list(RULES.choices).index("b")]
+    bins = release.sample_encoded(25, 1, balance="b").codes[:, list(RULES.choices).index("b")]
     assert np.bincount(bins).tolist() == [5] * 5
     for wrong in ("out", "total", "id", "jab", 3):
         with pytest.raises(ValueError, match=f"^balance={wrong}: expected a column with choices of its own"):
@@ -361,7 +361,7 @@ def test_blocks_together_have_equal_shares(monkeypatch):
     assert release_of(shares(RULES)).complete(pd.DataFrame({"a": [4] * 60}), 1)["id"].tolist() == [*range(1, 61)]
     assert sorted(release_of(shares(RULES)).sample(95, 1, balance="job")["job"].value_counts()) == [31, 32, 32]
     pictures = release_of(shares(ImageSchema(2, 2, levels=1, classes=2)))
-    assert np.bincount(pictures.encoded(31, 1, balance="label").codes[:, 0]).tolist() == [16, 15]
+    assert np.bincount(pictures.sample_encoded(31, 1, balance="label").codes[:, 0]).tolist() == [16, 15]
 
 
 def test_a_condition_that_hardly_any_record_fulfils_is_drawn_at_once():

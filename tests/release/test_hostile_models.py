@@ -14,10 +14,10 @@ from lightning_dpgen.models.forests import StackedForests, StackedProducts
 from lightning_dpgen.models.labelled import Crossing, LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
-from lightning_dpgen.projection.sensitivity import Neighbourhood
 from lightning_dpgen.release.drawing.model_files import write_model
-from lightning_dpgen.release.drawing.sampler import Release, load_release
+from lightning_dpgen.release.drawing.release import Release, load_release
 from lightning_dpgen.release.files import MODEL, NotARelease
 from lightning_dpgen.release.projected import ProjectedRows, load_projected, write_projected
 from lightning_dpgen.sampling.errors import BadRecords
@@ -153,7 +153,7 @@ def test_one_of_very_many_components_takes_little_memory():
 def test_pictures_wider_than_a_table_are_refused_before_a_column_is_made(tmp_path):
     with torch.device("meta"):
         release = Release(Mixture(StackedProducts(ImageSchema(1025, 1024, levels=1), 1), torch.ones(1, device="cpu")))
-    for make in (lambda: release.arrow, lambda: release.table(1), lambda: next(release.chunks(1))):
+    for make in (lambda: release.arrow, lambda: release.table(1), lambda: next(release.sample_blocks(1))):
         with pytest.raises(ValueError, match="a record of 1,049,600 numbers: expected at most 1,048,576 columns"):
             make()
 

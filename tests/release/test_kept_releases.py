@@ -13,7 +13,7 @@ from lightning_dpgen.cli.main import main
 from lightning_dpgen.models.gaussians import StackedCopula
 from lightning_dpgen.release.certificate import FORMAT_VERSION, digest
 from lightning_dpgen.release.drawing.opened import file_hash
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.release.files import CERTIFICATE, MODEL, WEIGHTS, NotARelease
 from lightning_dpgen.verification.verify import verify
 

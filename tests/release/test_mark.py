@@ -14,7 +14,7 @@ from release.test_synthetic_pages import PEOPLE
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
-from lightning_dpgen.release.drawing.sampler import load_release
+from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.release.publishing.mark import METADATA, marked_picture
 from lightning_dpgen.verification.verify import verify
 

@@ -23,7 +23,7 @@ from lightning_dpgen.metrics.summaries import Summary
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.release.against_real import evaluate, write_evaluation
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 from lightning_dpgen.release.pages import private_plots, private_report
 from lightning_dpgen.release.pages.private_report import write_private_report
 
@@ -72,7 +72,7 @@ def test_each_kind_has_its_page(tmp_path, kind, n, m):
 def compare_peaks(sides):
     """Compare the largest numbers of records, in a kind of this test alone."""
     real, *others = (sides.readings(side).max(axis=1) for side in (sides.real, *sides.compared))
-    drawn = {"real": real, "synthetic": others[0], "said": "peaks", "along": "record", "up": "peak"}
+    drawn = {"real": real, "synthetic": others[0], "alt": "peaks", "along": "record", "up": "peak"}
     found = ({"peaks, difference": abs(float(peaks.mean() - real.mean()))} for peaks in others)
     return Result(*found, plots=[Plot("Peaks", "By record", "lines", drawn)], remarks={"peaks": ["all are there"]})
 
@@ -239,7 +239,7 @@ def test_curves_are_drawn_between_the_declared_bounds(tmp_path, monkeypatch):
     for name in ("lines", "samples"):
         monkeypatch.setattr(private_plots, name, lambda **given: seen.append(given) or "")
     page_of(tmp_path, found)
-    of = {given["said"]: given for given in seen}
+    of = {given["alt"]: given for given in seen}
     values = low + (high - low) * real.units.astype(np.float64)
     np.testing.assert_allclose(of["mean curves"]["real"], values.mean(axis=0), atol=1e-6)
     np.testing.assert_allclose(of["mean curves"]["spread"][0], values.std(axis=0), atol=1e-5)
@@ -287,4 +287,4 @@ def test_sizes_of_small_baskets_are_told_one_by_one(tmp_path, monkeypatch):
     plotted = []
     monkeypatch.setattr(private_plots, "lines", lambda *_, **keywords: plotted.append(keywords) or "")
     page_of(tmp_path, evaluated("baskets", 60, 50))
-    assert [keywords["scales"][0] for keywords in plotted if keywords["said"] == "basket sizes"] == ["linear"]
+    assert [keywords["scales"][0] for keywords in plotted if keywords["alt"] == "basket sizes"] == ["linear"]

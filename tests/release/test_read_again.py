@@ -6,7 +6,7 @@ import pytest
 
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.release.rows.as_read import AsRead
+from lightning_dpgen.release.rows.output_format import OutputFormat
 from lightning_dpgen.release.rows.tables import FORMATS, write_table
 
 # Files of SQLite have several endings.
@@ -27,7 +27,7 @@ def _read_again(path, schema, numbers, absent):
         column.restored(number, gone) for column, number, gone in zip(schema.columns, numbers.T, absent.T, strict=True)
     ]
     chunk = pa.record_batch(columns, schema.arrow)
-    write_table(path, iter([chunk]), schema.arrow, form=AsRead.of(schema))
+    write_table(path, iter([chunk]), schema.arrow, form=OutputFormat.of(schema))
     codes = read_table(path, schema, values=True).values.rows()
     return np.stack([np.where(codes[column.name][1], np.nan, codes[column.name][0]) for column in schema.columns], axis=1)
 
@@ -36,7 +36,7 @@ def _read_again(path, schema, numbers, absent):
 def test_moments_of_any_time_come_back(tmp_path, ending):
     bounds = "low: '1850-01-01 00:00', high: '2025-01-01 00:00'"
     columns = [f"{zone[-3:]}: {{type: datetime, resolution: minute, zone: {zone}, {bounds}}}" for zone in ZONES]
-    schema = parse_schema(f"columns: {{{', '.join(columns)}}}").completed(50)
+    schema = parse_schema(f"columns: {{{', '.join(columns)}}}").with_bins(50)
     # Noon, which no clock skips.
     noons = np.arange(-43_800, 20_000, 997)[:, None].repeat(len(ZONES), axis=1) * 1440 + 720
     again = _read_again(tmp_path / f"a{ending}", schema, noons, np.zeros(noons.shape, bool))
@@ -51,7 +51,7 @@ def test_rows_of_missing_values_come_back(tmp_path, ending):
 
 def _check_missing_rows(path, columns):
     """Check that four records come back, three of which have no value."""
-    schema = parse_schema(f"columns: {{{', '.join(columns)}}}").completed(50)
+    schema = parse_schema(f"columns: {{{', '.join(columns)}}}").with_bins(50)
     numbers, absent = np.ones((4, len(columns)), np.int64), np.zeros((4, len(columns)), bool)
     absent[[0, 2, 3]] = True
     # The empty text, which a category may be.

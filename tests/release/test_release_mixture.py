@@ -87,7 +87,7 @@ def test_a_fit_to_a_state_remembers_who_paid(tmp_path):
     recipe.measure(records, torch.from_numpy(digits.target), dear, save=states.append)
     recipe.measure(records, torch.from_numpy(digits.target), cheap)
     with pytest.raises(ValueError, match="learned on another account"):
-        release_mixture(recipe.fitted(states[-1]), cheap, tmp_path / "r", data="digits", n=N, rows=5)
+        release_mixture(recipe.fit(states[-1]), cheap, tmp_path / "r", data="digits", n=N, rows=5)
 
 
 def test_the_unit_of_a_plan_about_persons_is_a_person(tmp_path):

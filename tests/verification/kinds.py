@@ -160,7 +160,7 @@ def stated(settings, plan):
     if plan.reference is not None:
         certificate["reference"] = {"after": 1, "replaceable": plan.reference.replaceable}
     spec, schema = settings.spec.model, settings.schema
-    kind = TRAINED[spec.name].kind if settings.trains_network else kind_of(schema).measured[0]
+    kind = TRAINED[spec.name].kind if settings.trains_network else kind_of(schema).measured_networks[0]
     kind = COPULA if schema.kind == "table" and not settings.trains_network and spec.components is None else kind
     model = {"model": kind, "schema": schema.as_json(), "k": settings.split.k}
     model |= {"labelled": True} if spec.label_share else {}

@@ -523,5 +523,5 @@ def test_all_that_measures_is_known_by_its_stages():
     for kind in KINDS:
         plan = _plan(kind)[1]
         measuring |= {stage.name for stage in plan.stages if stage.name != "training"}
-    split = {spec.stage for spec in SplitSettings(k=4, iterations=2).fitted(Layout(units=9)).specs(900)}
+    split = {spec.stage for spec in SplitSettings(k=4, iterations=2).for_layout(Layout(units=9)).specs(900)}
     assert measuring | split | {"rows", "clipped"} == MEASURING

@@ -19,7 +19,7 @@ from lightning_dpgen.data.files.delimited import DelimitedText, RaggedRow, text_
 from lightning_dpgen.data.files.rows import is_text, rows_of
 from lightning_dpgen.data.files.text import UNREADABLE, ZERO_BYTE, damaged, decoded, opened
 from lightning_dpgen.data.files.values import ValueRows
-from lightning_dpgen.data.names import Name, plain, shown
+from lightning_dpgen.data.names import Name, plain, quote
 from lightning_dpgen.data.reading import Numbering, one_each
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -63,16 +63,16 @@ def entries_of(source: Any, form: BasketForm, names: Sequence[Name] = ()) -> Ite
         MissingData: if there is no such file.
         BadRecords: for one that cannot be read as baskets, or a matrix, which does not say what its columns are.
     """
-    found = form.of(source)
-    if found == "matrix":
+    kind = form.of(source)
+    if kind == "matrix":
         raise BadRecords(f"{source}: a matrix does not say which items its columns are: declare them, as in items=1..16470")
-    return _rows(source, form) if found == "rows" else _lines(Path(source), form, form.separator_of(Path(source), names))
+    return _rows(source, form) if kind == "rows" else _lines(Path(source), form, form.separator_of(Path(source), names))
 
 
 def _lines(path: Path, form: BasketForm, separator: str | None) -> Iterator[Entries]:
     if form.person is not None:
         raise BadRecords(
-            f"{path}: a file of one basket in each line has no column {shown(form.person)} of persons: write rows with a "
+            f"{path}: a file of one basket in each line has no column {quote(form.person)} of persons: write rows with a "
             "basket id, an item and a person in each"
         )
     quoted = separator is not None and len(separator.encode()) == 1
@@ -114,17 +114,17 @@ def _texts(lines: list[bytes], done: int, path: Path) -> list[str]:
     return texts[: len(lines)]
 
 
-def _block(lines: list[int], held: list[list[str]], done: int, path: Path, labelled: bool) -> Entries:
-    heads = done + np.arange(len(held))
+def _block(lines: list[int], baskets_of_lines: list[list[str]], done: int, path: Path, labelled: bool) -> Entries:
+    heads = done + np.arange(len(baskets_of_lines))
     labels = None
     if labelled:
-        for line, items in zip(lines, held, strict=True):
+        for line, items in zip(lines, baskets_of_lines, strict=True):
             if not items:
                 raise BadRecords(f"{path}, line {line}: expected its label first, found an empty line")
-        labels = pa.array([items[0] for items in held], pa.string())
-        held = [items[1:] for items in held]
-    baskets = np.repeat(heads, [len(items) for items in held])
-    items = pa.array(list(chain.from_iterable(held)), pa.string())
+        labels = pa.array([items[0] for items in baskets_of_lines], pa.string())
+        baskets_of_lines = [items[1:] for items in baskets_of_lines]
+    baskets = np.repeat(heads, [len(items) for items in baskets_of_lines])
+    items = pa.array(list(chain.from_iterable(baskets_of_lines)), pa.string())
     place = lambda i: f"{path}, line {lines[i]}"  # noqa: E731
     return Entries(baskets, items, lambda i: place(baskets[i] - done), heads, labels, None, place, True)
 
@@ -206,16 +206,16 @@ def _lists(file: RowSource, items: str, label: str | None, person: str | None) -
         for i, value in enumerate(lists):
             if not isinstance(value, list):
                 raise BadRecords(
-                    f"{file.where}, {basket_place(done + i)}: {shown(items)} holds {shown(value)}: expected a list, "
+                    f"{file.where}, {basket_place(done + i)}: {quote(items)} holds {quote(value)}: expected a list, "
                     "of items, or two columns, of basket ids and items"
                 )
         extra = dict(zip(besides, more, strict=True))
-        found = entries_in_memory(lists, extra.get(label), extra.get(person))
+        entries = entries_in_memory(lists, extra.get(label), extra.get(person))
         first = done
         head_place = lambda i, first=first: f"{file.where}, {basket_place(i + first)}"  # noqa: E731
-        place = lambda i, head=head_place, baskets=found.baskets: head(int(baskets[i]))  # noqa: E731
-        heads = found.heads + first
-        yield Entries(found.baskets + first, found.items, place, heads, found.labels, found.persons, head_place)
+        place = lambda i, head=head_place, baskets=entries.baskets: head(int(baskets[i]))  # noqa: E731
+        heads = entries.heads + first
+        yield Entries(entries.baskets + first, entries.items, place, heads, entries.labels, entries.persons, head_place)
         done += len(lists)
 
 
@@ -234,7 +234,7 @@ def _simple(values: pa.Array, name: str, where: str) -> pa.Array:
     values = plain(values)
     kind = values.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind)):
-        raise BadRecords(f"{where}: the column {shown(name)} is of {kind}: expected text or whole numbers")
+        raise BadRecords(f"{where}: the column {quote(name)} is of {kind}: expected text or whole numbers")
     return values
 
 
@@ -259,7 +259,7 @@ def heads_in_memory(n: int, labels: Sequence | None, persons: Sequence | None) -
     extra = []
     for what, values in (("label", labels), ("person", persons)):
         if not one_each(values, n):
-            raise BadRecords(f"{what}={shown(values)}: expected one value for each of the baskets")
+            raise BadRecords(f"{what}={quote(values)}: expected one value for each of the baskets")
         extra.append(None if values is None else _typed(list(values), basket_place))
     return np.arange(n), *extra
 
@@ -274,7 +274,7 @@ def _typed(values: list, place: Callable[[int], str]) -> pa.Array:
     kind = pa.int64() if whole and values else pa.string()
     for i, value in enumerate(values):
         if not whole and not isinstance(value, str):
-            raise BadRecords(f"{place(i)}: {shown(value)}: expected all text, or all whole numbers")
+            raise BadRecords(f"{place(i)}: {quote(value)}: expected all text, or all whole numbers")
     try:
         return pa.array(values, kind)
     except (OverflowError, pa.ArrowException, UnicodeError) as error:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from lightning_dpgen.data.files.delimited import default_separator
 from lightning_dpgen.data.files.kinds import TEXT, is_known
 from lightning_dpgen.data.files.text import bare_name, check_there
-from lightning_dpgen.data.names import FileForm, Name, shown
+from lightning_dpgen.data.names import FileForm, Name, quote
 from lightning_dpgen.sampling.errors import BadRecords
 
 FORMS = ("lines", "rows", "matrix")
@@ -51,26 +51,26 @@ class BasketForm(FileForm):
 
     def __post_init__(self) -> None:
         if self.form not in (None, *FORMS):
-            raise ValueError(f"form={shown(self.form)}: expected one of {', '.join(FORMS)}")
+            raise ValueError(f"form={quote(self.form)}: expected one of {', '.join(FORMS)}")
         for name in ("label", "person"):
             if not isinstance(getattr(self, name), str | bool | None):
-                raise ValueError(f"{name}={shown(getattr(self, name))}: of a file or table, expected the name of a column")
+                raise ValueError(f"{name}={quote(getattr(self, name))}: of a file or table, expected the name of a column")
         separator = self.separator
         if separator is not None and (not isinstance(separator, str) or not separator or set(separator) & set('"\r\n')):
             raise ValueError(
-                f"separator={shown(separator)}: expected characters between items, without a double quote or a line break"
+                f"separator={quote(separator)}: expected characters between items, without a double quote or a line break"
             )
         if self.form == "rows" and separator is not None and len(separator.encode()) != 1:
-            raise ValueError(f"separator={shown(separator)}: expected one character between the fields of a row")
+            raise ValueError(f"separator={quote(separator)}: expected one character between the fields of a row")
         if not isinstance(self.header, bool | None):
-            raise ValueError(f"header={shown(self.header)}: expected true or false")
+            raise ValueError(f"header={quote(self.header)}: expected true or false")
         if self.columns is not None:
             two = isinstance(self.columns, list | tuple) and len(self.columns) == 2
             if not two or not all(isinstance(name, str) for name in self.columns) or len(set(self.columns)) != 2:
-                raise ValueError(f"columns={shown(self.columns)}: expected two names, of the basket ids and of the items")
+                raise ValueError(f"columns={quote(self.columns)}: expected two names, of the basket ids and of the items")
             object.__setattr__(self, "columns", tuple(self.columns))
             if self.form in ("lines", "matrix"):
-                raise ValueError(f"columns={shown(self.columns)}: only rows have columns; expected form=rows, or none")
+                raise ValueError(f"columns={quote(self.columns)}: only rows have columns; expected form=rows, or none")
         if self.header is False and (self.columns is not None or self.person is not None or isinstance(self.label, str)):
             raise ValueError("header=False: expected no columns, label or person, which are found by their names")
 

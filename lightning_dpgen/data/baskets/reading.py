@@ -17,7 +17,7 @@ from lightning_dpgen.data.baskets.form import BasketForm
 from lightning_dpgen.data.baskets.schema import NO_UNIVERSE, BasketSchema
 from lightning_dpgen.data.files.arrays import load_csr
 from lightning_dpgen.data.files.formulas import known_again
-from lightning_dpgen.data.names import Name, positions, shown, texts_of, whole_numbers
+from lightning_dpgen.data.names import Name, positions, quote, texts_of, whole_numbers
 from lightning_dpgen.data.persons import mixed
 from lightning_dpgen.data.reading import Numbering, Reading, check_outside, class_positions
 from lightning_dpgen.sampling.csr import check_csr, mark_entries
@@ -194,7 +194,7 @@ class _Found:
         outside = np.flatnonzero(at < 0)
         if len(outside) and self.outside == "refuse":
             first = int(outside[0])
-            item, known = shown(entries.items[first].as_py()), len(self.schema.items)
+            item, known = quote(entries.items[first].as_py()), len(self.schema.items)
             raise BadRecords(
                 f"{entries.place(first)}: the item {item} is not among the {known:,} of the universe: add it there if it "
                 "is public, correct the separator if items are split in the wrong places, or leave such items out by "
@@ -318,6 +318,6 @@ def _whole(entries: Entries) -> pa.Array:
     wrong = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
     if len(wrong):
         first = int(wrong[0])
-        item = shown(entries.items[first].as_py())
+        item = quote(entries.items[first].as_py())
         raise BadRecords(f"{entries.place(first)}: the item {item} is not a whole number: all were declared to be")
     return values

@@ -20,7 +20,7 @@ from lightning_dpgen.common.strict_json import parse_json
 from lightning_dpgen.data.baskets.form import BasketForm
 from lightning_dpgen.data.files.text import check_there, decoded
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
-from lightning_dpgen.data.names import Name, label_classes, names_type, public_names, shown
+from lightning_dpgen.data.names import Name, label_classes, names_type, public_names, quote
 from lightning_dpgen.data.schema import LabelledSchema
 from lightning_dpgen.sampling.csr import mark_entries
 from lightning_dpgen.sampling.errors import BadRecords
@@ -71,7 +71,7 @@ class BasketSchema(LabelledSchema):
         object.__setattr__(self, "classes", label_classes(self.classes))
         if type(self.max_items) is not int or not 1 <= self.max_items <= len(self.items):
             raise ValueError(
-                f"max_items={shown(self.max_items)}: expected a whole number from 1 to {len(self.items):,}, all items"
+                f"max_items={quote(self.max_items)}: expected a whole number from 1 to {len(self.items):,}, all items"
             )
 
     @cached_property
@@ -148,7 +148,7 @@ class BasketSchema(LabelledSchema):
         if not isinstance(fields, Mapping) or fields.get("kind") != cls.kind:
             raise ValueError("the schema does not describe baskets")
         if set(fields) - {"written"} != {"kind", "items", "max_items", "classes"}:
-            found = shown(sorted(map(str, fields)))
+            found = quote(sorted(map(str, fields)))
             raise ValueError(f"the schema has the fields {found}: expected kind, items, max_items and classes")
         written = BasketForm.from_json(fields.get("written", {}))
         return cls(fields["items"], fields["max_items"], fields["classes"], written)
@@ -158,19 +158,15 @@ def _listed(items: Any) -> Any:
     """Return items as they are, or those between a first and a last whole number."""
     if isinstance(items, Mapping):
         if set(items) != {"first", "last"} or type(items["first"]) is not int or type(items["last"]) is not int:
-            raise ValueError(f"items={shown(dict(items))}: expected a list of names, or first and last as whole numbers")
+            raise ValueError(f"items={quote(dict(items))}: expected a list of names, or first and last as whole numbers")
         items = range(items["first"], items["last"] + 1)
     # It is checked before it is written out: a range may be endless.
     if isinstance(items, range):
-        if not 1 <= _count(items) <= MOST_ITEMS:
-            raise ValueError(f"items={shown(items)}: expected 1 to {MOST_ITEMS:,} items")
+        # `len` cannot count so far.
+        if not 1 <= -((items.start - items.stop) // items.step) <= MOST_ITEMS:
+            raise ValueError(f"items={quote(items)}: expected 1 to {MOST_ITEMS:,} items")
         items = tuple(items)
     return items
-
-
-def _count(numbers: range) -> int:
-    """Return the length of a range, also where `len` cannot count so far."""
-    return max(0, -((numbers.start - numbers.stop) // numbers.step))
 
 
 NO_UNIVERSE = (
@@ -209,7 +205,7 @@ def read_items(source: str | Path | None) -> tuple[Name, ...]:
     path = place_of(str(source))
     if path.suffix not in _ENDINGS:
         raise BadRecords(
-            f"items={shown(str(source))}: expected whole numbers such as 1..16470, or a file that ends in "
+            f"items={quote(str(source))}: expected whole numbers such as 1..16470, or a file that ends in "
             f"{', '.join(_ENDINGS)}"
         )
     check_there(path, "items")
@@ -230,7 +226,7 @@ def read_items(source: str | Path | None) -> tuple[Name, ...]:
 
 def _between(first: int, last: int, source: str) -> tuple[int, ...]:
     if not 0 <= last - first < MOST_ITEMS:
-        raise BadRecords(f"items={shown(source)}: expected 1 to {MOST_ITEMS:,} items, the smallest first")
+        raise BadRecords(f"items={quote(source)}: expected 1 to {MOST_ITEMS:,} items, the smallest first")
     return tuple(range(first, last + 1))
 
 

@@ -106,13 +106,13 @@ def discovery_stage(
     if keys and not 0.0 < together < delta:
         raise ValueError(f"delta_keys={together:g}: expected a positive number, well below delta={delta:g}")
     deltas = {keys_of(column): together / len(keys) for column in keys}
-    left = remaining_delta(delta, [(EpsilonDeltaDpEvent(0.0, d), 1) for d in deltas.values()], ADD_OR_REMOVE_ONE)
+    rest = remaining_delta(delta, [(EpsilonDeltaDpEvent(0.0, d), 1) for d in deltas.values()], ADD_OR_REMOVE_ONE)
     roots = {name: math.sqrt(m) for name, m in most.items()}
     weights = {name: share * root / math.fsum(roots.values()) for name, root in roots.items()}
     trees = [values_of(column, level) for column, levels in values.items() for level in range(1, levels + 1)]
     weights |= {name: values_share / len(trees) for name in trees}
     weights |= {"n": count_share} if count_share else {}
-    noise = None if math.isinf(epsilon) else 1.0 / (math.sqrt(total) * gaussian_mu(epsilon, left))
+    noise = None if math.isinf(epsilon) else 1.0 / (math.sqrt(total) * gaussian_mu(epsilon, rest))
     return StageSpec(DISCOVERY, weights, 1, max_noise=math.inf, share=total, noise=noise, deltas=deltas)
 
 
@@ -284,12 +284,12 @@ def _check_bounds(access: OpenAccess, name: str, most: int, chance: float) -> No
         raise LedgerError(f"noise {name!r}: the sensitivity of a histogram is stated here for a record added or removed")
 
 
-def find_keys(access: OpenAccess, name: str, held: KeyOwners, *, most: int = 1) -> list[Any]:
+def find_keys(access: OpenAccess, name: str, owners: KeyOwners, *, most: int = 1) -> list[Any]:
     """Return the categories of a column, or the items of sets, that enough records hold.
 
     Args:
         access, name: as for `mechanisms.select_keys`; the name is `keys_of` the column in a `discovery_stage`.
-        held: the keys and their owners, private.
+        owners: the keys and their owners, private.
         most: the number of keys for which a record (or a person) counts, once for each; others are left out as if at
             random.
 
@@ -299,5 +299,5 @@ def find_keys(access: OpenAccess, name: str, held: KeyOwners, *, most: int = 1) 
     Guarantee, Raises:
         As `mechanisms.select_keys`.
     """
-    counted = KeyCounts.of(held, most if access.private else None, access.stream)
+    counted = KeyCounts.of(owners, most if access.private else None, access.stream)
     return select_keys(access, name, counted.names, counted.counts, most=most)[0].tolist()

@@ -126,7 +126,7 @@ class KeyCounts:
     counts: np.ndarray
 
     @classmethod
-    def of(cls, held: KeyOwners, most: int | None, stream: PrivateStream | None = None) -> KeyCounts:
+    def of(cls, owners: KeyOwners, most: int | None, stream: PrivateStream | None = None) -> KeyCounts:
         """Count the owners of each key, of which an owner counts for `most` (None for all), once for each.
 
         Args:
@@ -138,10 +138,10 @@ class KeyCounts:
             (['Paris', 'Rome'], [1, 2])
         """
         # Keys are numbered by their names: of two that share a hash the choice follows from no other owner's.
-        order = np.argsort(held.names)
-        names, place = held.names[order], np.empty(len(order), np.int64)
+        order = np.argsort(owners.names)
+        names, place = owners.names[order], np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
-        kept = held_at_most(held.owners, place[held.codes], most, name_hashes(names), held.salts, stream)
+        kept = held_at_most(owners.owners, place[owners.codes], most, name_hashes(names), owners.salts, stream)
         counts = np.bincount(kept, minlength=len(names))
         present = np.flatnonzero(counts)
         return cls(names[present], counts[present])

@@ -76,10 +76,10 @@ class ValueGrid:
     @property
     def branching(self) -> int:
         """The number of children of a node: the fewest with which the leaves suffice."""
-        each = max(2, round(self.span ** (1.0 / self.levels)) - 1)
-        while each**self.levels < self.span:
-            each += 1
-        return each
+        children = max(2, round(self.span ** (1.0 / self.levels)) - 1)
+        while children**self.levels < self.span:
+            children += 1
+        return children
 
     def leaves(self, numbers: np.ndarray) -> np.ndarray:
         """Return the leaf (n,) of each number between the bounds."""

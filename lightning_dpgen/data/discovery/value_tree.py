@@ -104,27 +104,27 @@ def find_values_in(
         (counts,) = _children(access, values_of(column, 1), count, [0], 1, grid.branching)
         sigma = access.access.multipliers.get(values_of(column, 1), 0.0) * most
         return {"counts": counts[: grid.span].round(1).tolist(), "noise": round(sigma, 4)}
-    width, found = grid.branching**grid.levels, [(0, grid.span, math.inf)]
+    width, open_nodes = grid.branching**grid.levels, [(0, grid.span, math.inf)]
     sigma, done, rank = 0.0, [], 0
     for level in range(1, grid.levels + 1):
         name, width = values_of(column, level), width // grid.branching
-        counts = _children(access, name, count, [first for first, _, _ in found], width, grid.branching)
+        counts = _children(access, name, count, [first for first, _, _ in open_nodes], width, grid.branching)
         sigma = access.access.multipliers.get(name, 0.0) * most
-        rooms = [_widths(end - first, width, grid.branching) for first, end, _ in found]
+        rooms = [_widths(end - first, width, grid.branching) for first, end, _ in open_nodes]
         widths = np.array(rooms).reshape(-1, grid.branching)
-        masses = _likely(counts, np.array([mass for _, _, mass in found]), sigma, rank, widths)
+        masses = _likely(counts, np.array([mass for _, _, mass in open_nodes]), sigma, rank, widths)
         nodes = [
             (first + place * width, first + place * width + int(room), float(count))
-            for (first, _, _), row, own in zip(found, masses, rooms, strict=True)
+            for (first, _, _), row, own in zip(open_nodes, masses, rooms, strict=True)
             for place, (count, room) in enumerate(zip(row, own, strict=True))
             if room
         ]
         close = sorted((node for node in nodes if node[2] > CERTAIN_SIGMAS * sigma), key=lambda node: -node[2])
         chosen = set(close[: max(_MOST_CHILDREN // grid.branching, _LEAST_NODES)]) if level < grid.levels else set()
-        found = [node for node in nodes if node in chosen]
+        open_nodes = [node for node in nodes if node in chosen]
         done += [node for node in nodes if node not in chosen]
         # Nodes stay wide beside the records as long as one of them holds all that stands out.
-        rank = max(rank, 1) + (len(found) > 1)
+        rank = max(rank, 1) + (len(open_nodes) > 1)
     return {"pieces": _pieces(_merged(sorted(done), sigma), grid), "noise": round(sigma, 4)}
 
 
@@ -176,7 +176,7 @@ def _likely(counts: np.ndarray, totals: np.ndarray, sigma: float, rank: int, wid
     left = (totals - large.sum(axis=1)) / variances[0] + (counts - large).sum(axis=1) / variances[1]
     trust = 1.0 / variances[0] + 1.0 / variances[1]
     some = (many > 0) & (left < _REST_SIGMAS * sigma * np.sqrt(trust))
-    found = np.where(some[:, None], large * (totals / np.maximum(large.sum(axis=1), sigma))[:, None], halved)
+    parted = np.where(some[:, None], large * (totals / np.maximum(large.sum(axis=1), sigma))[:, None], halved)
     even = totals[:, None] * widths / widths.sum(axis=1, keepdims=True)
     apart = np.where(there, counts - even, 0.0) / sigma
     # Those of all siblings together are what their parent's noise is.
@@ -185,7 +185,7 @@ def _likely(counts: np.ndarray, totals: np.ndarray, sigma: float, rank: int, wid
     deviation = np.sqrt(np.maximum(before * (1.0 - before / number[:, None]), 0.5))
     flat = (apart.max(axis=1) < _OUTLIER_SIGMAS) & ((np.abs(first) / deviation).max(axis=1) < _OUTLIER_SIGMAS) & ~unknown
     flat &= np.square(apart).sum(axis=1) < number + _UNEVEN_SIGMAS * np.sqrt(2.0 * number)
-    return np.where(flat[:, None], even, found)
+    return np.where(flat[:, None], even, parted)
 
 
 def _halved(
@@ -210,14 +210,14 @@ def _halved(
     )
     parted = left + (totals - left - right) * one / np.maximum(one + other, 1)
     # A sum that is known tells of halves; one that is that of all counts would bring in the noise of others.
-    told = np.where(np.isinf(siblings), [left, right], [parted, totals - parted])
-    less = told[0] < told[1]
+    halves = np.where(np.isinf(siblings), [left, right], [parted, totals - parted])
+    less = halves[0] < halves[1]
     alone = [counts[:, side].max(axis=1) > _OUTLIER_SIGMAS * sigma for side in sides]
     fewer = np.where(less, one, other)
     noise = sigma * np.sqrt(fewer * (1.0 - fewer / siblings))
-    both = (told.min(axis=0) > certain * noise) | np.where(less, *alone)
+    both = (halves.min(axis=0) > certain * noise) | np.where(less, *alone)
     even = totals * leaves / np.maximum(leaves + others, 1)
-    apart = ((np.abs(told[0] - even) > noise) | ((alone[0] | alone[1]) & (told.min(axis=0) < noise))) & (others > 0)
+    apart = ((np.abs(halves[0] - even) > noise) | ((alone[0] | alone[1]) & (halves.min(axis=0) < noise))) & (others > 0)
     left = np.where(both, np.clip(parted, 0.0, totals), np.where(apart, np.where(less, 0.0, totals), even))
     parts = [(counts[:, side], mass, widths[:, side]) for side, mass in zip(sides, (left, totals - left), strict=True)]
     return np.concatenate([_halved(*part, sigma, certain, siblings) for part in parts], axis=1)
@@ -227,16 +227,16 @@ def _merged(nodes: list[tuple[int, int, float]], sigma: float) -> list[tuple[int
     """Merge neighbours whose densities differ least beside their chance errors, until there are not too many."""
     apart = 1.0
     while len(nodes) > MOST_PIECES:
-        found = [(*nodes[0], 1)]
+        merged = [(*nodes[0], 1)]
         for first, end, mass in nodes[1:]:
-            before, start, sum_of, count = found[-1]
+            before, start, sum_of, count = merged[-1]
             widths = start - before, end - first
             errors = (sum_of + count * sigma**2) / widths[0] ** 2 + (mass + sigma**2) / widths[1] ** 2
             if abs(sum_of / widths[0] - mass / widths[1]) <= apart * math.sqrt(errors):
-                found[-1] = (before, end, sum_of + mass, count + 1)
+                merged[-1] = (before, end, sum_of + mass, count + 1)
             else:
-                found.append((first, end, mass, 1))
-        nodes, apart = [node[:3] for node in found], 2.0 * apart
+                merged.append((first, end, mass, 1))
+        nodes, apart = [node[:3] for node in merged], 2.0 * apart
     return nodes
 
 

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import scipy.sparse
 
 from lightning_dpgen.data.files.text import check_there
-from lightning_dpgen.data.names import shown
+from lightning_dpgen.data.names import quote
 from lightning_dpgen.sampling.csr import problem_of
 from lightning_dpgen.sampling.errors import BadRecords
 
@@ -46,7 +46,7 @@ def load_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
         said = " ".join(str(error).split())[:200]
         raise BadRecords(f"{path} is not {path.suffix} of plain arrays: {said or type(error).__name__}") from None
     if names[0] not in wanted:
-        raise BadRecords(f"{path} holds {shown(sorted(names_there))}: expected an array named {names[0]}")
+        raise BadRecords(f"{path} holds {quote(sorted(names_there))}: expected an array named {names[0]}")
     # A member of an archive that is no array comes as its bytes.
     for name, array in wanted.items():
         if not isinstance(array, np.ndarray):
@@ -69,7 +69,7 @@ def load_csr(path: Path) -> scipy.sparse.csr_array:
     form = form.decode("ascii", "replace") if isinstance(form, bytes) else form
     if form != "csr":
         raise BadRecords(
-            f"{path} holds a {shown(form)} matrix: expected csr; write it by scipy.sparse.save_npz(path, matrix.tocsr())"
+            f"{path} holds a {quote(form)} matrix: expected csr; write it by scipy.sparse.save_npz(path, matrix.tocsr())"
         )
     if missing := [part for part in _PARTS if part not in arrays]:
         raise BadRecords(f"{path} is a damaged csr matrix: it has no {', '.join(missing)}")

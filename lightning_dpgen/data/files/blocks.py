@@ -15,7 +15,7 @@ import pyarrow as pa
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.text import WHOLE, TextRange
-from lightning_dpgen.data.names import shown
+from lightning_dpgen.data.names import quote
 from lightning_dpgen.sampling.errors import BadRecords
 
 
@@ -40,7 +40,7 @@ class Block:
         missing = np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
         if len(missing):
             place = self.place(int(missing[0]))
-            raise BadRecords(f"{place}: nothing in the column {shown(name)}: expected a value in each row")
+            raise BadRecords(f"{place}: nothing in the column {quote(name)}: expected a value in each row")
         return values
 
 
@@ -67,7 +67,7 @@ class RowSource(ABC):
         self.where, self.columns = where, list(columns)
         for name, times in Counter(self.columns).items():
             if times > 1:
-                raise BadRecords(f"{where}: two columns are named {shown(name)}: expected each name once; rename one{hint}")
+                raise BadRecords(f"{where}: two columns are named {quote(name)}: expected each name once; rename one{hint}")
 
     @abstractmethod
     def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
@@ -115,7 +115,7 @@ class RowSource(ABC):
         for name in names:
             if name not in there:
                 near = suggest(name, self.columns)
-                raise BadRecords(f"{self.where} has no column {shown(name)}: it has {listed(self.columns)}{near}")
+                raise BadRecords(f"{self.where} has no column {quote(name)}: it has {listed(self.columns)}{near}")
 
     def others(self, besides: Collection[str]) -> list[str]:
         """Return the columns but these, and but those in which pandas keeps the numbers of rows."""

@@ -15,7 +15,7 @@ from lightning_dpgen.common.passwords import check_url, without_passwords
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.kinds import needs
 from lightning_dpgen.data.files.values import ROWS_AT_ONCE, ValueRows
-from lightning_dpgen.data.names import shown
+from lightning_dpgen.data.names import quote
 from lightning_dpgen.sampling.errors import BadRecords
 
 _SQLGLOT_NAMES = {"postgresql": "postgres", "mariadb": "mysql", "mssql": "tsql"}
@@ -172,14 +172,14 @@ def _parsed(query: str, system: str) -> Any:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        found = [tree for tree in sqlglot.parse(query, read=dialect or None) if tree is not None]
+        statements = [tree for tree in sqlglot.parse(query, read=dialect or None) if tree is not None]
     except (SqlglotError, RecursionError, ValueError) as error:
         raise _unreadable(query, error) from None
     finally:
         logger.setLevel(level)
-    if len(found) != 1:
-        raise ValueError(f"several statements ({len(found)}): give one" if found else "no statement")
-    return found[0]
+    if len(statements) != 1:
+        raise ValueError(f"several statements ({len(statements)}): give one" if statements else "no statement")
+    return statements[0]
 
 
 def _unreadable(query: str, error: Exception) -> Unreadable:
@@ -188,7 +188,7 @@ def _unreadable(query: str, error: Exception) -> Unreadable:
     if not faults:
         return Unreadable("is no SQL: is a quote or a bracket left open?")
     at, before = str(faults[0].get("highlight") or ""), str(faults[0].get("start_context") or "").split()[-1:]
-    where = f": {shown(at)} cannot stand {f'behind {shown(before[0])}' if before else 'there'}"
+    where = f": {quote(at)} cannot stand {f'behind {quote(before[0])}' if before else 'there'}"
     # A keyword that is misspelled is taken for a name, and the word behind it is the one too many.
     return Unreadable(f"is no SQL{where}", [*query.split()[:1], *before, at])
 
@@ -198,7 +198,7 @@ def _named(node: Any) -> str:
     if name == "Select":
         return "a subquery"
     if name == "Anonymous":
-        return f"the function {shown(node.name)}"
+        return f"the function {quote(node.name)}"
     return _NAMES.get(name) or (node.key if not hasattr(node, "sql_name") else node.sql_name()).upper()
 
 
@@ -306,19 +306,19 @@ class QueryRows(ValueRows):
         declare = "or declare rows_independent=True"
         if any(view.lower() == table.table.text.lower() for view in views):
             raise BadRecords(
-                f"{self._where}: {shown(table.table.text)} is a view, so a row may depend on several records: name a "
+                f"{self._where}: {quote(table.table.text)} is a view, so a row may depend on several records: name a "
                 f"table, {declare}"
             )
-        found = [name for name in names if table.table.is_one_of([name], system)]
-        if len(found) != 1:
+        same = [name for name in names if table.table.is_one_of([name], system)]
+        if len(same) != 1:
             raise BadRecords(
-                f"{self._where}: the default schema has no table {shown(table.table.text)}: it has "
+                f"{self._where}: the default schema has no table {quote(table.table.text)}: it has "
                 f"{listed(sorted(names)) or 'none'}; name it with its own schema, as in clinic.visits"
             )
-        columns = [str(column["name"]) for column in there.get_columns(found[0], schema=table.schema)]
+        columns = [str(column["name"]) for column in there.get_columns(same[0], schema=table.schema)]
         if other := [name.text for name in table.columns if not name.is_one_of(columns, system)]:
             raise BadRecords(
-                f"{self._where}: {shown(found[0])} has no such column: {shown(other[0])}; it has "
+                f"{self._where}: {quote(same[0])} has no such column: {quote(other[0])}; it has "
                 f"{listed(columns)}: name one of them, {declare}"
             )
 

@@ -51,7 +51,8 @@ class SqliteRows(ValueRows):
 
     def _select(self, query: str) -> Iterator[Any]:
         # A file that no program is writing is read as it stands, which leaves no trace beside it.
-        written = any(_size(self._path.with_name(self._path.name + end)) for end in ("-wal", "-journal"))
+        beside = [self._path.with_name(self._path.name + end) for end in ("-wal", "-journal")]
+        written = any(path.is_file() and path.stat().st_size for path in beside)
         place = f"file:{quote(str(self._path.absolute()))}?mode=ro{'' if written else '&immutable=1'}"
         try:
             with closing(sqlite3.connect(place, uri=True)) as connection:
@@ -60,10 +61,6 @@ class SqliteRows(ValueRows):
             raise damaged(self._path, error, " as SQLite") from None
         except UnicodeDecodeError:
             raise BadRecords(f"{self._path} holds text that is not UTF-8: correct it") from None
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
 
 
 _ROWS_AT_ONCE = 1 << 16

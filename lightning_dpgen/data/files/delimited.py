@@ -34,7 +34,7 @@ from lightning_dpgen.data.files.text import (
     find_ranges,
     open_range,
 )
-from lightning_dpgen.data.names import shown
+from lightning_dpgen.data.names import quote
 from lightning_dpgen.sampling.errors import BadRecords
 
 # The bytes of a block; a row of twice as many is refused.
@@ -98,7 +98,7 @@ class DelimitedText(RowSource):
         self._skipped, self._commented = Skipped(skip_rows, tuple(comment)), 0
         self._separator = separator or default_separator(path)
         if len(self._separator.encode()) != 1 or self._separator in '"\r\n':
-            raise ValueError(f"separator={shown(separator)}: expected one character")
+            raise ValueError(f"separator={quote(separator)}: expected one character")
         self.has_header, self._header_line, self._part = names is None, 0, WHOLE
         if names is None:
             self._header_line, names = header_of(path, self._separator, charset, self._skipped)

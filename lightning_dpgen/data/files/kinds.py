@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.text import PACKED, bare_name
-from lightning_dpgen.data.names import shown
+from lightning_dpgen.data.names import quote
 from lightning_dpgen.sampling.errors import BadRecords
 
 TEXT = (".csv", ".tsv", ".data")
@@ -110,11 +110,11 @@ def the_table(path: Path, name: str | None, tables: Sequence[str], views: Sequen
         return tables[0]
     if name in views:
         raise BadRecords(
-            f"{path}: {shown(name)} is a view, whose rows may depend on several records: make a table of it, or read "
+            f"{path}: {quote(name)} is a view, whose rows may depend on several records: make a table of it, or read "
             "it by a query (of a URL such as sqlite:///FILE) and declare that its rows are independent"
         )
     if name not in tables:
-        raise BadRecords(f"{path} has no table {shown(name)}: it has {there}")
+        raise BadRecords(f"{path} has no table {quote(name)}: it has {there}")
     return name
 
 

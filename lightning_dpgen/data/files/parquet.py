@@ -13,7 +13,7 @@ from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.blocks import Block, RowSource, WrappedRows
 from lightning_dpgen.data.files.kinds import PARQUET, TEXT
 from lightning_dpgen.data.files.text import UNREADABLE, MissingData, TextRange, bare_name, damaged
-from lightning_dpgen.data.names import shown
+from lightning_dpgen.data.names import quote
 from lightning_dpgen.sampling.errors import BadRecords
 
 _ROWS_AT_ONCE = 1 << 16
@@ -138,12 +138,12 @@ class FileRows(WrappedRows):
 
     def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
         # A column of the file says how many rows there are.
-        own = [name for name in columns if name not in self._values] or self._rows.columns[:1]
-        for batch in self._rows.batches(own):
+        in_file = [name for name in columns if name not in self._values] or self._rows.columns[:1]
+        for batch in self._rows.batches(in_file):
             if not self._values:
                 yield batch
                 continue
-            there = dict(zip(own, batch.columns, strict=True))
+            there = dict(zip(in_file, batch.columns, strict=True))
             for name, value in self._values.items():
                 there[name] = pa.repeat(pa.scalar(value, pa.string()), batch.num_rows)
             yield pa.record_batch([there[name] for name in columns], names=columns)
@@ -151,18 +151,18 @@ class FileRows(WrappedRows):
 
 def _files_of(folder: Path, text: bool) -> list[Path]:
     """Return the files of a table; raise for a folder that holds none, or others beside them."""
-    found = sorted(_walk(folder))
-    paths = [path for path in found if path.suffix == PARQUET]
+    files = sorted(_walk(folder))
+    paths = [path for path in files if path.suffix == PARQUET]
     if not paths and text:
-        paths = [path for path in found if bare_name(path).endswith(TEXT)]
+        paths = [path for path in files if bare_name(path).endswith(TEXT)]
     if not paths:
         also = f" or of files that end in {', '.join(TEXT)}" if text else ""
         raise MissingData(f"{folder} is a folder without {PARQUET} files: expected a file, or a folder of such files{also}")
-    others = sorted(path.name for path in {*found} - {*paths})
+    others = sorted(path.name for path in {*files} - {*paths})
     if others:
         kind = PARQUET if paths[0].suffix == PARQUET else "text"
         raise BadRecords(
-            f"{folder}: {shown(others[0])} lies beside the {kind} files and would not be read: expected these alone; "
+            f"{folder}: {quote(others[0])} lies beside the {kind} files and would not be read: expected these alone; "
             "name one file, or move the others away"
         )
     return paths
@@ -204,7 +204,7 @@ def _difference(first: RowSource, other: RowSource) -> str:
     pairs = zip(zip(first.columns, kinds, strict=True), zip(other.columns, other_kinds, strict=True), strict=True)
     for (name, kind), (own, own_kind) in pairs:
         if name != own:
-            return f": {shown(own)} in place of {shown(name)}; write all files with the same columns in one order"
+            return f": {quote(own)} in place of {quote(name)}; write all files with the same columns in one order"
         if kind != own_kind:
-            return f": {shown(name)} is {own_kind} and not {kind}; write all files with the same types"
+            return f": {quote(name)} is {own_kind} and not {kind}; write all files with the same types"
     return ""

@@ -19,7 +19,7 @@ from lightning_dpgen.data.files.parquet import FolderRows, ParquetRows
 from lightning_dpgen.data.files.text import bare_name, check_there
 from lightning_dpgen.data.files.values import JsonLines, alike_batches
 from lightning_dpgen.data.files.workbook import WorkbookRows
-from lightning_dpgen.data.names import shown
+from lightning_dpgen.data.names import quote
 from lightning_dpgen.sampling.errors import BadRecords
 
 _ROWS_AT_ONCE = 1 << 16
@@ -143,7 +143,7 @@ def _values(values: pd.Series, name: str) -> pa.Array | list[Any]:
     except (ArithmeticError, ValueError):
         # A signalling NaN cannot be compared, and Python has no moments after the year 9999.
         problem = "holds a number or a moment that Python cannot read: correct it"
-        raise BadRecords(f"{_IN_MEMORY}: column {shown(name)} {problem}") from None
+        raise BadRecords(f"{_IN_MEMORY}: column {quote(name)} {problem}") from None
 
 
 def _scalar(value: Any) -> Any:
@@ -162,6 +162,6 @@ def _array(values: pd.Series, name: str, kind: pa.DataType | None = None) -> pa.
         array = pa.array(values, kind, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         raise BadRecords(
-            f"{_IN_MEMORY}: column {shown(name)}: {values.dtype} cannot be read; convert it, such as by .astype(str)"
+            f"{_IN_MEMORY}: column {quote(name)}: {values.dtype} cannot be read; convert it, such as by .astype(str)"
         ) from None
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array

@@ -58,10 +58,10 @@ def other_than_text(path: Path, first: bytes, packed: str = "") -> str | None:
         >>> other_than_text(Path("a.csv"), b"age,sex") is None
         True
     """
-    found = next((kind for begins, kind in _BEGINNINGS.items() if re.match(begins, first, re.DOTALL)), None)
-    if found is None:
+    kind = next((kind for begins, kind in _BEGINNINGS.items() if re.match(begins, first, re.DOTALL)), None)
+    if kind is None:
         return None
-    what, ending = found
+    what, ending = kind
     bare = path.with_suffix("") if packed else path
     if ending in _PACKED:
         advice = "unpack it once" if packed else f"rename it to {path.name}{ending}"
@@ -105,15 +105,15 @@ def opened(path: Path) -> BinaryIO:
     with open(path, "rb") as raw:
         first = raw.read(LONGEST)
     packed = path.suffix if path.suffix in PACKED else ""
-    if not packed and (told := other_than_text(path, first)):
-        raise BadRecords(told)
+    if not packed and (problem := other_than_text(path, first)):
+        raise BadRecords(problem)
     if not packed:
         return open(path, "rb")
     kinds: dict[str, Callable[[Path, str], Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".zst": _open_zstd}
     file = io.BufferedReader(kinds[packed](path, "rb"))
-    if told := other_than_text(path, file.peek(LONGEST)[:LONGEST], packed):
+    if problem := other_than_text(path, file.peek(LONGEST)[:LONGEST], packed):
         file.close()
-        raise BadRecords(told)
+        raise BadRecords(problem)
     return file
 
 
@@ -139,10 +139,10 @@ def charset_of(name: str) -> str | None:
         ('iso8859-1', 'utf-8', None)
     """
     try:
-        found = codecs.lookup(name).name
+        charset = codecs.lookup(name).name
     except (LookupError, ValueError):
         return None
-    return found if found in CHARSETS else None
+    return charset if charset in CHARSETS else None
 
 
 def decoded(line: bytes, place: str) -> str:
@@ -191,11 +191,11 @@ def damaged(path: Path, error: Exception, kind: str = "") -> BadRecords:
     """Return the error for a file that cannot be read, or not as a file of this kind; one that says what it is stays."""
     if isinstance(error, BadRecords):
         return error
-    said = " ".join(str(error).replace(str(path.absolute()), path.name).split()).rstrip(".") or type(error).__name__
+    fault = " ".join(str(error).replace(str(path.absolute()), path.name).split()).rstrip(".") or type(error).__name__
     # Arrow may quote a record at length.
-    said = said if len(said) < 100 else f"{said[:95]}..."
+    fault = fault if len(fault) < 100 else f"{fault[:95]}..."
     whole = "; is it whole, and what its name says? copy it again, or rename it" if kind or path.suffix in PACKED else ""
-    return BadRecords(f"{path} cannot be read{kind}: {said}{whole}")
+    return BadRecords(f"{path} cannot be read{kind}: {fault}{whole}")
 
 
 _QUOTE, _FEED, _RETURN = b'"\n\r'
@@ -249,12 +249,12 @@ class QuoteScan:
 
     def _by_one(self, quotes: np.ndarray, content: np.ndarray) -> np.ndarray:
         """Return the quotes that open or close a field, where some do neither."""
-        is_open, closed, found = self.is_open, -1 if content[0] == _QUOTE else -2, []
+        is_open, closed, bounds = self.is_open, -1 if content[0] == _QUOTE else -2, []
         for at, begins in zip(quotes.tolist(), self._begins[content[quotes]].tolist(), strict=True):
             if is_open or begins or closed == at - 1:
-                found.append(at)
+                bounds.append(at)
                 closed, is_open = (at, False) if is_open else (closed, True)
-        return np.array(found, np.int64)
+        return np.array(bounds, np.int64)
 
 
 # The least bytes of a range: as many records as are kept together, or more.

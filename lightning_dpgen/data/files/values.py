@@ -20,7 +20,7 @@ import pyarrow as pa
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.files.text import MARK, UNREADABLE, WHOLE, TextRange, damaged, decoded, find_ranges, open_range
-from lightning_dpgen.data.names import shown
+from lightning_dpgen.data.names import quote
 from lightning_dpgen.sampling.errors import BadRecords
 
 ROWS_AT_ONCE = 1 << 13
@@ -46,7 +46,7 @@ class Nested(BadRecords):
         if isinstance(value, dict) and column.isidentifier():
             self.advice += f" (jq -c '.{column} + del(.{column})' puts its fields beside the others)"
         told = f"holds {self.what}: expected single values; {self.advice}, or declare type: drop"
-        super().__init__(f"{where}: column {shown(column)} {told}")
+        super().__init__(f"{where}: column {quote(column)} {told}")
 
 
 class ValueRows(RowSource):
@@ -117,7 +117,7 @@ def _read(values: Sequence[Any], column: str, where: str) -> tuple[list[str], li
                     kind, value = "instant", value.astimezone(datetime.UTC)
                 except OverflowError:
                     problem = "a moment before the year 1 or after 9999: correct it"
-                    raise BadRecords(f"{where}: column {shown(column)} holds {problem}") from None
+                    raise BadRecords(f"{where}: column {quote(column)} holds {problem}") from None
         elif not isinstance(value, datetime.date | datetime.time | datetime.timedelta):
             raise Nested(where, column, value)
         kinds.append(kind)
@@ -174,8 +174,8 @@ def _array(kinds: Sequence[str], values: Sequence[Any], column: str, where: str)
         array = pa.array(values, as_type, from_pandas=False)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         if kind == "str":
-            raise BadRecords(f"{where}: column {shown(column)} holds text that is not Unicode: correct it") from None
-        raise BadRecords(f"{where}: column {shown(column)}: cannot be read: {' '.join(str(error).split())[:95]}") from None
+            raise BadRecords(f"{where}: column {quote(column)} holds text that is not Unicode: correct it") from None
+        raise BadRecords(f"{where}: column {quote(column)}: cannot be read: {' '.join(str(error).split())[:95]}") from None
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
@@ -243,14 +243,14 @@ class JsonLines(ValueRows):
                 if not row.keys() <= known:
                     foreign = next(key for key in row if key not in known)
                     raise BadRecords(
-                        f"{self._path}, line {line}: has the key {shown(foreign)}, which no line before has and the schema "
+                        f"{self._path}, line {line}: has the key {quote(foreign)}, which no line before has and the schema "
                         "does not: declare it there, with type: drop to leave it out"
                     )
                 seen |= row.keys()
             yield [[row.get(name) for name in columns] for _, row in piece]
         for name in columns:
             if name not in seen:
-                raise BadRecords(f"{self._path}: no line has the key {shown(name)}: it has {listed(self._first)}")
+                raise BadRecords(f"{self._path}: no line has the key {quote(name)}: it has {listed(self._first)}")
 
     def place(self, row: int) -> str:
         """Return the line of a row, found by reading once more."""
@@ -276,16 +276,16 @@ class JsonLines(ValueRows):
         try:
             value = json.loads(text, object_pairs_hook=_pairs)
         except _Twice as twice:
-            raise BadRecords(f"{place}: the key {shown(str(twice))} appears twice: expected it once") from None
+            raise BadRecords(f"{place}: the key {quote(str(twice))} appears twice: expected it once") from None
         except RecursionError:
             raise BadRecords(f"{place}: is nested too deeply: expected an object of single values") from None
         except ValueError as error:
-            said = "; write one object a line (jq -c '.[]')" if text.lstrip().startswith("[") else ""
+            advice = "; write one object a line (jq -c '.[]')" if text.lstrip().startswith("[") else ""
             fault = f"{error.msg}, at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
-            raise BadRecords(f"{place}: is not JSON ({fault[:80]}): expected one object in each line{said}") from None
+            raise BadRecords(f"{place}: is not JSON ({fault[:80]}): expected one object in each line{advice}") from None
         if not isinstance(value, dict):
-            said = " (jq -c '.[]' writes the objects of a list so)" if isinstance(value, list) else ""
-            raise BadRecords(f'{place}: expected an object such as {{"age": 42}}, one in each line{said}')
+            advice = " (jq -c '.[]' writes the objects of a list so)" if isinstance(value, list) else ""
+            raise BadRecords(f'{place}: expected an object such as {{"age": 42}}, one in each line{advice}')
         return value
 
 
@@ -294,8 +294,8 @@ class _Twice(Exception):
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         names = [key for key, _ in pairs]
         raise _Twice(next(key for key in names if names.count(key) > 1))
-    return found
+    return mapping

@@ -16,7 +16,7 @@ from lightning_dpgen.data.files.delimited import Skipped
 from lightning_dpgen.data.files.kinds import name_one, needs
 from lightning_dpgen.data.files.text import UNREADABLE, damaged
 from lightning_dpgen.data.files.values import ValueRows, pieces
-from lightning_dpgen.data.names import shown
+from lightning_dpgen.data.names import quote
 from lightning_dpgen.sampling.errors import BadRecords
 
 # An archive of a few kilobytes may unpack to more than any disk holds; texts of a workbook are held in memory.
@@ -56,16 +56,16 @@ class WorkbookRows(ValueRows):
                 raise BadRecords(f"{path} has {len(sheets)} sheets{name_one(sheets)}")
             self._sheet = sheets[0] if sheet is None else sheet
             if self._sheet not in sheets:
-                raise BadRecords(f"{path} has no sheet {shown(self._sheet)}: it has {listed(sheets)}")
+                raise BadRecords(f"{path} has no sheet {quote(self._sheet)}: it has {listed(sheets)}")
             place = book[self._sheet]._worksheet_path
             self._has_header, self._fields = names is None, list(names or ())
             if names is None:
-                self._above, self._fields = _header(book[self._sheet], f"{path}, sheet {shown(self._sheet)}", skipped)
+                self._above, self._fields = _header(book[self._sheet], f"{path}, sheet {quote(self._sheet)}", skipped)
         self._formulas, merged = _holds(path, place)
         self._commented = 0
         self.unnamed = {f"\0{place}": place for place, name in enumerate(self._fields, 1) if not name}
         self._fields = [name or f"\0{place}" for place, name in enumerate(self._fields, 1)]
-        super().__init__(f"{path}, sheet {shown(self._sheet)}", [name for name in self._fields if name not in self.unnamed])
+        super().__init__(f"{path}, sheet {quote(self._sheet)}", [name for name in self._fields if name not in self.unnamed])
         if merged > skipped.rows:
             raise BadRecords(
                 f"{self.where}: has merged cells, only one of which holds the value: unmerge them (in Excel: Merge and "

@@ -15,7 +15,7 @@ from lightning_dpgen.common.nearest_word import suggest_file
 from lightning_dpgen.data.files.arrays import ENDINGS as ARRAY_ENDINGS
 from lightning_dpgen.data.files.arrays import load_arrays
 from lightning_dpgen.data.files.text import MissingData
-from lightning_dpgen.data.names import MOST_CLASSES, positions, public_names, shown
+from lightning_dpgen.data.names import MOST_CLASSES, positions, public_names, quote
 from lightning_dpgen.sampling.errors import BadRecords
 
 FITS = ("stretch", "pad", "crop")
@@ -52,22 +52,22 @@ class PictureForm:
         for name in ("height", "width"):
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= 4096:
-                raise ValueError(f"{name}={shown(value)}: expected a whole number from 1 to 4096")
+                raise ValueError(f"{name}={quote(value)}: expected a whole number from 1 to 4096")
         if self.channels not in (1, 3):
-            raise ValueError(f"channels={shown(self.channels)}: expected 1 (grey) or 3 (colour)")
+            raise ValueError(f"channels={quote(self.channels)}: expected 1 (grey) or 3 (colour)")
         if self.fit not in FITS:
-            raise ValueError(f"fit={shown(self.fit)}: expected one of {', '.join(FITS)}")
+            raise ValueError(f"fit={quote(self.fit)}: expected one of {', '.join(FITS)}")
         classes = self.classes
         if type(classes) is int:
             if not 0 <= classes <= MOST_CLASSES:
-                raise ValueError(f"classes={shown(classes)}: expected 0 to {MOST_CLASSES:,}")
+                raise ValueError(f"classes={quote(classes)}: expected 0 to {MOST_CLASSES:,}")
             classes = [str(i) for i in range(classes)]
         classes = public_names("classes", classes, 0, MOST_CLASSES)
         if len(classes) == 1 or (classes and type(classes[0]) is not str):
-            raise ValueError(f"classes={shown(list(classes))}: expected none (no labels), or the names of two and more")
+            raise ValueError(f"classes={quote(list(classes))}: expected none (no labels), or the names of two and more")
         object.__setattr__(self, "classes", classes)
         if not isinstance(self.high, int | float | None) or (self.high is not None and not 0.0 < self.high < float("inf")):
-            raise ValueError(f"high={shown(self.high)}: expected a positive number")
+            raise ValueError(f"high={quote(self.high)}: expected a positive number")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -141,16 +141,16 @@ def read_arrays(path: Path, form: PictureForm) -> tuple[np.ndarray, np.ndarray |
         raise BadRecords(f"{path}: images are of {images.dtype}, of unknown range: declare the largest, as in high=1.0")
     if not len(images):
         raise BadRecords(f"{path} holds no pictures")
-    found = _labels(arrays.get("labels"), len(images), form, path) if form.classes else None
+    labels = _labels(arrays.get("labels"), len(images), form, path) if form.classes else None
     channels = () if images.ndim == 3 else (images.shape[3],)
     fits = images.shape[1:3] == (form.height, form.width) and (channels or (1,))[0] == form.channels
     if fits and images.dtype == np.uint8 and form.high is None:
-        return images.reshape(len(images), *form.shape), found
+        return images.reshape(len(images), *form.shape), labels
     done = np.empty((len(images), *form.shape), np.uint8)
     for i, picture in enumerate(images):
         picture = _bytes(picture, form, path).reshape(*picture.shape[:2], *(3,) * (channels == (3,)))
         done[i] = picture if fits else form.of(Image.fromarray(picture))
-    return done, found
+    return done, labels
 
 
 def _channels_last(images: np.ndarray, form: PictureForm, path: Path) -> np.ndarray:
@@ -197,10 +197,10 @@ def _labels(labels: np.ndarray | None, n: int, form: PictureForm, path: Path) ->
         at[known] = labels[known]
     unknown = np.flatnonzero(at < 0)
     if len(unknown):
-        label = shown(labels[unknown[0]].item())
+        label = quote(labels[unknown[0]].item())
         raise BadRecords(
             f"{path}: the label {label} of picture {unknown[0] + 1} is not among the {len(classes)} classes: expected "
-            f"one of {shown(list(classes))}, or 0 to {len(classes) - 1}"
+            f"one of {quote(list(classes))}, or 0 to {len(classes) - 1}"
         )
     return at
 
@@ -260,20 +260,20 @@ def _listed(folder: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[in
     files = [entry for entry in entries if not entry.is_dir()]
     if folders and files:
         raise BadRecords(
-            f"{folder} holds both files ({shown(files[0].name)}) and sub-folders ({shown(folders[0].name)}): expected "
+            f"{folder} holds both files ({quote(files[0].name)}) and sub-folders ({quote(folders[0].name)}): expected "
             "pictures, or one sub-folder of pictures for each class"
         )
     if folders and not classes:
-        found = shown(folders[0].name)
+        found = quote(folders[0].name)
         raise BadRecords(f"{folder} has sub-folders ({found}): declare them as classes, as in classes=[{found}]")
     if files and classes:
-        expected = shown(list(classes))
+        expected = quote(list(classes))
         raise BadRecords(f"{folder} has no sub-folders: expected one for each of the classes {expected}")
     labels = [0] * len(files)
     for entry in folders:
         if entry.name not in classes:
             raise BadRecords(
-                f"{folder} has a sub-folder {shown(entry.name)}: expected only the declared classes {shown(list(classes))}"
+                f"{folder} has a sub-folder {quote(entry.name)}: expected only the declared classes {quote(list(classes))}"
             )
         held = _visible(entry)
         files += held

@@ -16,7 +16,7 @@ from lightning_dpgen.data.files.blocks import Block, RowSource, first_misfit
 from lightning_dpgen.data.files.delimited import DelimitedText
 from lightning_dpgen.data.files.formulas import known_again
 from lightning_dpgen.data.files.rows import is_text, rows_of
-from lightning_dpgen.data.names import Name, floats_of, is_name, plain, shown
+from lightning_dpgen.data.names import Name, floats_of, is_name, plain, quote
 from lightning_dpgen.data.reading import Numbering, class_positions
 from lightning_dpgen.data.series.form import DAY, WEEKDAYS, SeriesForm, clock_seconds, places_of_times
 from lightning_dpgen.data.series.schema import SeriesSchema
@@ -105,7 +105,7 @@ def long_series(file: RowSource, schema: SeriesSchema, form: SeriesForm) -> tupl
     """
     label = form.label if schema.classes and form.weekdays is None else None
     if form.weekdays is not None and schema.classes not in ((), WEEKDAYS[form.weekdays][0]):
-        raise ValueError(f"classes={shown(list(schema.classes))}: expected those of weekdays={form.weekdays}")
+        raise ValueError(f"classes={quote(list(schema.classes))}: expected those of weekdays={form.weekdays}")
     keys = [name for name in (form.by, form.day) if name is not None]
     besides = _besides(file, label, form.person, *keys, form.time)
     columns = _columns(file, list(schema.channels), form.columns, besides, "channels", _known_columns(schema, "long"))
@@ -155,7 +155,7 @@ def _cut(
 
     def place(start: int) -> str:
         first = order[start]
-        named = [f"{form.by}={shown(ids[rows['ids'][first]])}"] if form.by is not None else []
+        named = [f"{form.by}={quote(ids[rows['ids'][first]])}"] if form.by is not None else []
         named += [f"{form.day} on {np.datetime64(int(days[first]), 'D')}"] if form.day is not None else []
         return f"{where}, the series of {', '.join(named)}" if named else f"{where}, the series from row {first + 1} on"
 
@@ -196,7 +196,7 @@ def readings_of(block: Block, name: str) -> np.ndarray:
     if pa.types.is_string(kind):
         values = pc.if_else(pc.is_in(values, value_set=pa.array(MISSING)), None, values)
     elif not any(test(kind) for test in _NUMERIC):
-        raise BadRecords(f"{block.place(0)}: the column {shown(name)} is of {kind}: expected numbers")
+        raise BadRecords(f"{block.place(0)}: the column {quote(name)} is of {kind}: expected numbers")
     try:
         if pa.types.is_decimal(kind):
             return floats_of(values)
@@ -204,7 +204,7 @@ def readings_of(block: Block, name: str) -> np.ndarray:
     except pa.ArrowInvalid:
         first = first_misfit(values, pa.float64())
         raise BadRecords(
-            f"{block.place(first)}: the column {shown(name)} holds {shown(values[first].as_py())}: expected a number, "
+            f"{block.place(first)}: the column {quote(name)} holds {quote(values[first].as_py())}: expected a number, "
             "with a point and without thousands separators"
         ) from None
 
@@ -237,7 +237,7 @@ def _known_columns(schema: SeriesSchema, form: str) -> list[str] | None:
 
 def _columns(
     file: RowSource,
-    own: list[str],
+    declared: list[str],
     given: Sequence[str] | None,
     besides: list[str],
     what: str,
@@ -249,13 +249,13 @@ def _columns(
         columns = list(given)
     elif known is not None and set(known) <= set(file.columns):
         columns = known
-    elif set(own) <= set(file.columns):
-        columns = own
+    elif set(declared) <= set(file.columns):
+        columns = declared
     else:
         columns = file.others(besides)
-    if len(columns) != len(own):
+    if len(columns) != len(declared):
         raise BadRecords(
-            f"{file.where}: found {len(columns)} columns of {what}, expected {len(own)}, as the schema declares: "
+            f"{file.where}: found {len(columns)} columns of {what}, expected {len(declared)}, as the schema declares: "
             f"{listed(columns)}; name the columns of readings, or correct the length"
         )
     return columns
@@ -267,13 +267,13 @@ def _seconds(block: Block, name: str) -> np.ndarray:
     kind = values.type
     fits = pa.types.is_string(kind) or pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None)
     if not fits:
-        raise BadRecords(f"{block.place(0)}: the column {shown(name)} is of {kind}: expected time stamps without a zone")
+        raise BadRecords(f"{block.place(0)}: the column {quote(name)} is of {kind}: expected time stamps without a zone")
     try:
         # A database may write fractions of seconds.
         return values.cast(pa.timestamp("us")).cast(pa.timestamp("s"), safe=False).cast(pa.int64()).to_numpy()
     except pa.ArrowInvalid:
         first = first_misfit(values, pa.timestamp("us"))
         raise BadRecords(
-            f"{block.place(first)}: the column {shown(name)} holds {shown(values[first].as_py())}: expected a time stamp "
+            f"{block.place(first)}: the column {quote(name)} holds {quote(values[first].as_py())}: expected a time stamp "
             "such as 2024-03-31 00:30, without a zone"
         ) from None

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lightning_dpgen.data.names import FileForm, Name, plain, positions, shown, whole_numbers
+from lightning_dpgen.data.names import FileForm, Name, plain, positions, quote, whole_numbers
 
 FORMS = ("wide", "long")
 # Ways to tell days of the week apart: the names of the classes, and the class of each day from Monday on.
@@ -68,40 +68,40 @@ class SeriesForm(FileForm):
     def __post_init__(self) -> None:
         if self.weekdays is not None and (self.weekdays not in WEEKDAYS or self.day is None):
             raise ValueError(
-                f"weekdays={shown(self.weekdays)} day={shown(self.day)}: expected {' or '.join(WEEKDAYS)}, and the column "
+                f"weekdays={quote(self.weekdays)} day={quote(self.day)}: expected {' or '.join(WEEKDAYS)}, and the column "
                 "of times, or neither"
             )
         if self.form not in FORMS:
-            raise ValueError(f"form={shown(self.form)}: expected {' or '.join(FORMS)}")
+            raise ValueError(f"form={quote(self.form)}: expected {' or '.join(FORMS)}")
         columns = () if self.columns is None else self.columns
         if not isinstance(columns, list | tuple) or not all(isinstance(name, str) for name in columns):
-            raise ValueError(f"columns={shown(self.columns)}: expected a list of names")
+            raise ValueError(f"columns={quote(self.columns)}: expected a list of names")
         if len(set(columns)) < len(columns) or (self.columns is not None and not columns):
-            raise ValueError(f"columns={shown(self.columns)}: expected each name once, and at least one")
+            raise ValueError(f"columns={quote(self.columns)}: expected each name once, and at least one")
         if self.columns is not None:
             object.__setattr__(self, "columns", tuple(columns))
         if self.form == "wide" and (self.by is not None or self.day is not None):
             raise ValueError(
-                f"by={shown(self.by)} day={shown(self.day)}: apply only to long files; expected form=long, or neither"
+                f"by={quote(self.by)} day={quote(self.day)}: apply only to long files; expected form=long, or neither"
             )
         if self.time is not None and (self.form == "wide" or self.by is None or self.day is not None):
             raise ValueError(
-                f"time={shown(self.time)}: expected form=long and by, the column that identifies the series, without day, "
+                f"time={quote(self.time)}: expected form=long and by, the column that identifies the series, without day, "
                 "which has the times"
             )
         if self.form == "long" and self.person is not None and self.by is None and self.day is None:
             raise ValueError(
-                f"person={shown(self.person)} with neither by nor day: series cut by the order of rows alone would shift "
+                f"person={quote(self.person)} with neither by nor day: series cut by the order of rows alone would shift "
                 "with each row of another person; name the column that identifies the series (by), or the column of "
                 "times (day)"
             )
         for name in ("label", "person", "by", "day", "time", "separator"):
             if not isinstance(getattr(self, name), str | None):
-                raise ValueError(f"{name}={shown(getattr(self, name))}: of a file or table, expected text, such as a name")
+                raise ValueError(f"{name}={quote(getattr(self, name))}: of a file or table, expected text, such as a name")
         if self.separator is not None and (len(self.separator.encode()) != 1 or self.separator in '"\r\n'):
-            raise ValueError(f"separator={shown(self.separator)}: expected one character")
+            raise ValueError(f"separator={quote(self.separator)}: expected one character")
         if not isinstance(self.header, bool | None):
-            raise ValueError(f"header={shown(self.header)}: expected true or false")
+            raise ValueError(f"header={quote(self.header)}: expected true or false")
         if self.header is False and (self.form == "long" or self.columns is not None or self.person is not None):
             raise ValueError("header=False: expected a wide file, and no columns or person, which are found by their names")
 
@@ -141,7 +141,7 @@ def read_steps(source: str | Sequence[Name], length: int) -> tuple[str, ...]:
             each = apart // (length - 1) if length > 1 else 0
             return tuple(written(ends[0] + i * each, first) for i in range(length))
     raise ValueError(
-        f"steps={shown(source)}: expected {length} times in a list, or FIRST..LAST, between which {length} are evenly "
+        f"steps={quote(source)}: expected {length} times in a list, or FIRST..LAST, between which {length} are evenly "
         "spaced: whole numbers (1980..1987), times of day (00:00..23:30), dates or moments"
     )
 
@@ -169,10 +169,10 @@ def _day(text: str) -> int | None:
 
 def _moment(text: str) -> int | None:
     try:
-        found = datetime.datetime.fromisoformat(text)
+        moment = datetime.datetime.fromisoformat(text)
     except ValueError:
         return None
-    return None if found.tzinfo is not None or found.microsecond else (found - _EPOCH) // _SECOND
+    return None if moment.tzinfo is not None or moment.microsecond else (moment - _EPOCH) // _SECOND
 
 
 def _written_moment(seconds: int, like: str) -> str:
@@ -196,10 +196,10 @@ def clock_seconds(steps: Sequence[str]) -> np.ndarray | None:
         >>> clock_seconds(("00:00", "12:30")), clock_seconds(("spring", "autumn"))
         (array([    0, 45000]), None)
     """
-    found = [_clock(step) for step in steps]
-    if not found or None in found:
+    clocks = [_clock(step) for step in steps]
+    if not clocks or None in clocks:
         return None
-    seconds = np.array(found)
+    seconds = np.array(clocks)
     return seconds if (np.diff(seconds) > 0).all() else None
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from lightning_dpgen.data.files.arrays import ENDINGS, load_arrays
 from lightning_dpgen.data.files.text import UNREADABLE, check_there
 from lightning_dpgen.data.layout import Encoded, smallest_integer
-from lightning_dpgen.data.names import shown
+from lightning_dpgen.data.names import quote
 from lightning_dpgen.data.reading import Numbering, Reading, check_outside, class_positions, one_each
 from lightning_dpgen.data.series.files import SeriesBlock, long_series, series_rows, wide_series
 from lightning_dpgen.data.series.form import SeriesForm
@@ -101,7 +101,7 @@ def read_series(
     # The names of another file's columns are looked for, and not asked for.
     shape = SeriesForm(**said, person=person) if said else replace(schema.written, columns=None, person=person)
     if shape.time is not None and not schema.steps:
-        raise ValueError(f"time={shown(shape.time)}: expected a schema with steps, the public times of a series")
+        raise ValueError(f"time={quote(shape.time)}: expected a schema with steps, the public times of a series")
     file = series_rows(source, schema, shape, drop_ragged=shape.form == "wide" and outside == "clamp")
     if shape.form == "wide":
         for block in wide_series(file, schema, shape):
@@ -168,13 +168,13 @@ class _Kept:
     def reading(self, lengths: Mapping[int, int] | None = None) -> Reading:
         """Return all of them; `lengths` are those of series that were left out, and how many have which."""
         kept, left_out = sum(map(len, self.units)), self.counted[OTHER_LENGTH] + self.counted[INCOMPLETE]
-        told = ", ".join(f"{what}: {times:,}" for what, times in (+self.counted).items())
-        told += f": {_lengths(lengths)}" if lengths else ""
+        reasons = ", ".join(f"{what}: {times:,}" for what, times in (+self.counted).items())
+        reasons += f": {_lengths(lengths)}" if lengths else ""
         if not kept:
-            raise BadRecords(f"there are no series: expected at least one ({told or 'nothing was left out'})")
+            raise BadRecords(f"there are no series: expected at least one ({reasons or 'nothing was left out'})")
         if left_out > MOST_LEFT_OUT * (kept + left_out):
             raise BadRecords(
-                f"{left_out:,} of {kept + left_out:,} series would be left out ({told}), and the model would be of the "
+                f"{left_out:,} of {kept + left_out:,} series would be left out ({reasons}), and the model would be of the "
                 "others alone: declare the length that most of them have (length=...), make each as long by a rule "
                 "that looks at it alone, or model their rows as a table"
             )
@@ -225,11 +225,11 @@ def _one_each(values: Any, array: np.ndarray, what: str) -> pa.Array | None:
     if values is None:
         return None
     if not one_each(values, len(array)):
-        raise BadRecords(f"{what}={shown(values)}: expected one value for each of the series")
+        raise BadRecords(f"{what}={quote(values)}: expected one value for each of the series")
     try:
-        found = pa.array(values)
+        column = pa.array(values)
     except UNREADABLE as error:
         raise BadRecords(f"{what}: {' '.join(str(error).split())[:200]}") from None
-    if found.null_count:
+    if column.null_count:
         raise BadRecords(f"{what}: a value is missing: expected one for each of the series")
-    return found
+    return column

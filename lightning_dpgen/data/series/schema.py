@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.data.names import Name, label_classes, names_type, public_names, shown
+from lightning_dpgen.data.names import Name, label_classes, names_type, public_names, quote
 from lightning_dpgen.data.schema import LabelledSchema
 from lightning_dpgen.data.series.form import SeriesForm, words_of
 
@@ -64,12 +64,12 @@ class SeriesSchema(LabelledSchema):
 
     def __post_init__(self) -> None:
         if type(self.length) is not int or not 1 <= self.length <= MOST_NUMBERS:
-            raise ValueError(f"length={shown(self.length)}: expected a whole number from 1 to {MOST_NUMBERS:,}")
+            raise ValueError(f"length={quote(self.length)}: expected a whole number from 1 to {MOST_NUMBERS:,}")
         channels = public_names("channels", self.channels, 1, MOST_NUMBERS)
         if len(channels) * self.length > MOST_NUMBERS:
             raise ValueError(f"length={self.length} of {len(channels)} channels: expected at most {MOST_NUMBERS:,} numbers")
         if type(channels[0]) is not str:
-            raise ValueError(f"channels={shown(channels)}: expected text")
+            raise ValueError(f"channels={quote(channels)}: expected text")
         self._set("channels", channels)
         self._set("classes", label_classes(self.classes))
         self._set("steps", public_names("steps", self.steps, 0, MOST_NUMBERS))
@@ -80,10 +80,10 @@ class SeriesSchema(LabelledSchema):
         self._check_bounds()
         columns, own = self.written.columns, len(channels) * (self.length if self.written.form == "wide" else 1)
         if columns is not None and len(columns) != own:
-            raise ValueError(f"columns={shown(list(columns))}: expected {own} names, of all readings that stand in a row")
+            raise ValueError(f"columns={quote(list(columns))}: expected {own} names, of all readings that stand in a row")
         if self.written.time is not None and not self.steps:
             raise ValueError(
-                f"time={shown(self.written.time)}: expected steps, the public times of a series, as in steps=1980..1987: "
+                f"time={quote(self.written.time)}: expected steps, the public times of a series, as in steps=1980..1987: "
                 "those of the file are values of records"
             )
 
@@ -95,15 +95,15 @@ class SeriesSchema(LabelledSchema):
         if isinstance(given, list | tuple):
             if len(given) != len(self.channels):
                 raise ValueError(
-                    f"{name}={shown(given)}: expected one number, or {len(self.channels)}, one for each channel"
+                    f"{name}={quote(given)}: expected one number, or {len(self.channels)}, one for each channel"
                 )
             return tuple(given)
         return (given,) * len(self.channels)
 
     def _check_bounds(self) -> None:
         for channel, low, high, decimals in zip(self.channels, self.low, self.high, self.decimals, strict=True):
-            what = f"low={shown(low)}, high={shown(high)} (channel {shown(channel)})"
-            if not all(_is_number(bound) and abs(bound) <= 1e30 for bound in (low, high)):
+            what = f"low={quote(low)}, high={quote(high)} (channel {quote(channel)})"
+            if not all(isinstance(x, int | float) and not isinstance(x, bool) and abs(x) <= 1e30 for x in (low, high)):
                 raise ValueError(f"{what}: expected two numbers within -1e30 and 1e30")
             # Numbers between bounds so near each other would be lost to rounding.
             if not high - low > 1e-12 * max(abs(low), abs(high)):
@@ -111,7 +111,7 @@ class SeriesSchema(LabelledSchema):
             if decimals is None:
                 continue
             if type(decimals) is not int or not 0 <= decimals <= MOST_DECIMALS:
-                raise ValueError(f"decimals={shown(decimals)}: expected a whole number from 0 to {MOST_DECIMALS}, or none")
+                raise ValueError(f"decimals={quote(decimals)}: expected a whole number from 0 to {MOST_DECIMALS}, or none")
             if round(low, decimals) != low or round(high, decimals) != high:
                 raise ValueError(f"{what}: expected bounds of no more than decimals={decimals}")
         self._set("low", tuple(map(float, self.low)))
@@ -195,13 +195,9 @@ class SeriesSchema(LabelledSchema):
         rest = {name: value for name, value in fields.items() if name not in ("kind", "written")}
         lists = {"low", "high", "channels", "classes", "decimals", "steps"}
         if set(rest) != {"length", *lists}:
-            found = shown(sorted(map(str, fields)))
+            found = quote(sorted(map(str, fields)))
             raise ValueError(f"the schema has the fields {found}: expected kind, length and {', '.join(sorted(lists))}")
         for name in sorted(lists):
             if not isinstance(rest[name], Sequence) or isinstance(rest[name], str):
-                raise ValueError(f"{name}={shown(rest[name])}: expected a list")
+                raise ValueError(f"{name}={quote(rest[name])}: expected a list")
         return cls(**rest, written=SeriesForm.from_json(fields.get("written", {})))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

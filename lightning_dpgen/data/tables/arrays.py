@@ -81,7 +81,7 @@ def parsed(values: pa.Array, kind: pa.DataType, expected: str) -> pa.Array:
         return values.cast(kind)
     except pa.ArrowInvalid:
         row = first_misfit(values, kind)
-    raise Misfit(row, f"{shown(values, row)}: expected {expected}", how_to_correct(values, row))
+    raise Misfit(row, f"{quote_cell(values, row)}: expected {expected}", how_to_correct(values, row))
 
 
 def how_to_correct(values: pa.Array, row: int, advice: str = "correct it") -> str:
@@ -95,7 +95,7 @@ def how_to_correct(values: pa.Array, row: int, advice: str = "correct it") -> st
     return f"is a double quote before it left open? Else {advice}" if several else advice
 
 
-def shown(values: pa.Array, row: int) -> str:
+def quote_cell(values: pa.Array, row: int) -> str:
     """Return a value as a message quotes it: text in quotes, and cut short."""
     try:
         value = values[row].as_py()

@@ -76,13 +76,13 @@ class Density:
             cuts = self._behind_gaps(cuts, wanted, below[:-1], _REACH * below[-1] / count)
         if self.whole:
             cuts = np.rint(cuts).astype(self.starts.dtype)
-        found = np.unique(np.concatenate([self.starts[:1], cuts, self.starts[atom], self.ends[atom]]))
+        starts = np.unique(np.concatenate([self.starts[:1], cuts, self.starts[atom], self.ends[atom]]))
         if self.whole:
-            return self._with_mass(found[found <= self.high])
+            return self._with_mass(starts[starts <= self.high])
         # Real numbers of a bin must be told apart.
         room = _LEAST_STEPS * np.spacing(max(abs(float(self.starts[0])), abs(float(self.high))))
-        kept = [found[0]]
-        for start in found[1:]:
+        kept = [starts[0]]
+        for start in starts[1:]:
             if start - kept[-1] >= room and self.high - start >= room:
                 kept.append(start)
         return self._with_mass(np.array(kept))

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from lightning_dpgen.data.discovery.value_grid import ValueGrid
 from lightning_dpgen.data.names import are_numbers, one_of, texts_of
-from lightning_dpgen.data.tables.arrays import Misfit, how_to_correct, shown, wrong_type
+from lightning_dpgen.data.tables.arrays import Misfit, how_to_correct, quote_cell, wrong_type
 from lightning_dpgen.data.tables.column import BadSchema, Beyond, Key, Modelled, is_text, shortened
 from lightning_dpgen.data.tables.description import (
     KEYS,
@@ -94,6 +94,9 @@ class CategoryDescription(_Words):
     def unfinished(self) -> str | None:
         return KEYS if self.values == PRIVATE else None
 
+    def _always_dumped(self) -> set[str]:
+        return {"counts_noise"} if self.counts else set()
+
     def check(self) -> None:
         super().check()
         if self.unfinished:
@@ -146,7 +149,7 @@ class Category(Modelled):
     rare values are learned together (`Grouped`).
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> city = {"type": "category", "values": ["Oslo", "Rome", "elsewhere"], "other": "elsewhere"}
         >>> counted = Counter()
         >>> column_of("city", city).encode(pa.array(["Rome", "Bonn"]), True, counted)[0].tolist(), dict(counted)
@@ -191,7 +194,7 @@ class Category(Modelled):
 
     def with_counts(self, counts: Sequence[float], noise: float) -> Category:
         """Return the same with the counts that `find_values` has found on `grid`."""
-        return self.changed(counts=tuple(counts), counts_noise=noise)
+        return self.with_values(counts=tuple(counts), counts_noise=noise)
 
     def readable(self, values: pa.Array) -> pa.Array:
         values = super().readable(values)
@@ -248,7 +251,7 @@ class Category(Modelled):
             expected = one_of(self.values) if self.kind is not bool else " or ".join(self.words or ("true", "false"))
             likely = likely_advice(str(values[row].as_py()), "category")
             advice = how_to_correct(values, row, f"{advice}; {likely}" if likely else advice)
-            raise Misfit(row, f"{shown(values, row)}: expected {expected}", advice)
+            raise Misfit(row, f"{quote_cell(values, row)}: expected {expected}", advice)
         counted[f"{self.name}: {NOT_LISTED}"] += int(unlisted.sum())
         codes[unlisted] = moves_to
         return codes, None
@@ -261,7 +264,7 @@ class Category(Modelled):
         """Return what a schema may declare so that an unlisted value is one of those that are listed.
 
         Example:
-            >>> from lightning_dpgen.data.tables.descriptions import column_of
+            >>> from lightning_dpgen.data.tables.schema_keys import column_of
             >>> column_of("city", {"type": "category", "values": ["Oslo", "Rome"]}).likely_cures("OSLO")
             ["declare ignore_case: true if 'OSLO' is 'Oslo'"]
         """
@@ -298,13 +301,13 @@ class Category(Modelled):
             if not pa.types.is_string(values.type):
                 raise wrong_type(values, "text")
             listed = self._lowered if self.ignore_case else self._choices[:-1]
-            found = pc.index_in(pc.utf8_lower(values) if self.ignore_case else values, listed)
+            places = pc.index_in(pc.utf8_lower(values) if self.ignore_case else values, listed)
         elif self.kind is int:
             numbers = pa.array(Integers().ticks(values))
-            found = pc.index_in(numbers, self._choices[:-1].cast(numbers.type))
+            places = pc.index_in(numbers, self._choices[:-1].cast(numbers.type))
         else:
-            found = pc.index_in(_truths(values, self.words), self._choices[:-1])
-        return found.fill_null(-1).to_numpy().astype(np.int64)
+            places = pc.index_in(_truths(values, self.words), self._choices[:-1])
+        return places.fill_null(-1).to_numpy().astype(np.int64)
 
 
 def _truths(values: pa.Array, declared: tuple[str, str] | None = None) -> pa.Array:

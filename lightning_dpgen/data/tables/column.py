@@ -72,14 +72,14 @@ class Column(ABC):
     def arrow(self) -> pa.DataType | None:
         """The type in a synthetic table; None if it is not in there."""
 
-    def changed(self, **keys: Any) -> Column:
+    def with_values(self, **keys: Any) -> Column:
         """Return the column with other values of some keys of its description.
 
         Raises:
             BadSchema: if these make no sense.
         """
         try:
-            return self.declared.changed(**keys).build(self.name)
+            return self.declared.with_values(**keys).build(self.name)
         except BadSchema as error:
             raise BadSchema(error.problem, self.name, error.key) from None
 
@@ -181,11 +181,11 @@ class Modelled(Column):
         Raises:
             Misfit: naming the first value that does not fit.
         """
-        rows, _, (found, scaled) = self._of_present(values, lambda present: self.encode_present(present, clamp, counted))
+        rows, _, (coded, scaled) = self._of_present(values, lambda present: self.encode_present(present, clamp, counted))
         if len(rows) == len(values):
-            return found, scaled
+            return coded, scaled
         codes = np.full(len(values), self.present, np.int64)
-        codes[rows] = found
+        codes[rows] = coded
         if scaled is None:
             return codes, None
         units = np.zeros(len(values), np.float32)

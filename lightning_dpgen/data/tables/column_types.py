@@ -93,22 +93,22 @@ def named_types(kinds: Mapping[str, Any], columns: Mapping[str, Modelled]) -> di
         columns: as the schema declares them.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> age = column_of("age", {"type": "integer", "low": 0, "high": 99})
         >>> named_types({"age": np.dtype("int8")}, {"age": age})
         {'age': 'int8'}
         >>> named_types({"age": np.dtype("int8")}, {"age": column_of("age", age.declared.dump() | {"missing": True})})
         {'age': 'float64'}
     """
-    found = {}
+    types = {}
     for name, column in columns.items():
         if name not in kinds:
             continue
         kind = kinds[name]
-        own = _without_values(name_of(kind), column, is_file=isinstance(kind, pa.DataType))
-        if own is not None and own != _usual(column) and holds(own, column):
-            found[name] = own
-    return found
+        type_name = _without_values(name_of(kind), column, is_file=isinstance(kind, pa.DataType))
+        if type_name is not None and type_name != _usual(column) and holds(type_name, column):
+            types[name] = type_name
+    return types
 
 
 def _without_values(name: str | None, column: Modelled, *, is_file: bool) -> str | None:
@@ -171,7 +171,7 @@ def holds(name: str, column: Modelled) -> bool:
     """Tell whether a type holds every value that a column may have.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> age = column_of("age", {"type": "integer", "low": 0, "high": 300})
         >>> holds("int8", age), holds("int16", age), holds("category", age)
         (False, True, False)

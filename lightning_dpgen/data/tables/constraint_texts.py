@@ -68,7 +68,7 @@ def parse_constraints(declared: Sequence[Any], columns: Mapping[str, Modelled | 
         BadSchema: for anything else than a list, or constraints of which two determine one column, or in a circle.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> columns = {name: column_of(name, {"type": "integer", "low": 0, "high": 9}) for name in ("a", "b", "c")}
         >>> [constraint.derives for constraint in parse_constraints(["a <= b", "c = a + b"], columns, "constraints")]
         ['c', None]
@@ -217,14 +217,14 @@ def _comparison(text: str, columns: Mapping[str, Modelled | Search], pattern: re
     plain = all(part.alone for part in (*left.parts, *right.parts))
     if not numbers and (len(kinds) > 1 or len(counts) > 2 or left.constant or right.constant or not plain):
         raise ValueError(f"{text}: expected numbers, or two dates or times of one type and resolution")
-    made = Comparison(text.strip(), left, operator, right)
-    lacks = [f"{column.name!r} is" for column in made.numbers[1:] if column.missing]
+    comparison = Comparison(text.strip(), left, operator, right)
+    lacks = [f"{column.name!r} is" for column in comparison.numbers[1:] if column.missing]
     lacks += [f"{c.name!r} is 0" for part in right.parts for c in part.over if all_values(c).meets(0, 0)]
-    if made.derives is not None and not made.numbers[0].missing and lacks:
+    if comparison.derives is not None and not comparison.numbers[0].missing and lacks:
         raise ValueError(
-            f"{made.derives!r} is computed, and would be missing where {lacks[0]}: declare missing: true for it, too"
+            f"{comparison.derives!r} is computed, and would be missing where {lacks[0]}: declare missing: true for it, too"
         )
-    return made
+    return comparison
 
 
 def _computed(text: str, left: Sum, right: Sum) -> tuple[Sum, Sum]:
@@ -257,10 +257,10 @@ def _sum(text: str, columns: Mapping[str, Modelled | Search], pattern: re.Patter
         sign = _PLUS.match(text, place)
         if place and sign[1] is None:
             return None
-        found = _term(text, sign.end(), columns, pattern)
-        if found is None:
+        parsed = _term(text, sign.end(), columns, pattern)
+        if parsed is None:
             return None
-        term, place = found
+        term, place = parsed
         term = replace(term, factor=-term.factor) if sign[1] == "-" else term
         if term.columns:
             parts.append(term)

@@ -235,12 +235,12 @@ class Comparison(Constraint):
         where = where & ~self._absent(rows)
         # The side that is to be the larger one.
         larger = {"<": 1, "<=": 1, ">": -1, ">=": -1}.get(self.operator, 0)
-        for own, other, side in ((self.left, self.right, -larger), (self.right, self.left, larger)):
-            for part in own.parts:
+        for near, far, side in ((self.left, self.right, -larger), (self.right, self.left, larger)):
+            for part in near.parts:
                 if name in (column.name for column in part.times):
-                    rest = (one for one in own.parts if one is not part)
-                    what, strict = Sum((part.led_by(name), *rest), own.constant), self.operator in ("<", ">")
-                    _move(rows, what, other, side, strict, self._unit, where)
+                    rest = (one for one in near.parts if one is not part)
+                    what, strict = Sum((part.led_by(name), *rest), near.constant), self.operator in ("<", ">")
+                    _move(rows, what, far, side, strict, self._unit, where)
 
     def repair_around(self, rows: Rows, known: Mapping[str, np.ndarray], broken: np.ndarray) -> None:
         broken = broken & ~self._absent(rows)

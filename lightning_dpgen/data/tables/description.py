@@ -1,16 +1,12 @@
-"""The description of a column, as a schema states it, each key once; columns that are not learned: dropped, or made up."""
+"""The description of a column, as a schema states it: each key once, checked, and refused in the words of a schema."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, Self
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -20,17 +16,15 @@ from pydantic import (
     Strict,
     ValidationError,
     ValidationInfo,
-    WithJsonSchema,
     model_validator,
 )
 
 from lightning_dpgen.common.nearest_word import nearest
 from lightning_dpgen.data.declarations import expected_of
 from lightning_dpgen.data.reading import REFUSE
-from lightning_dpgen.data.tables.column import BadSchema, Column, Key, is_text, shortened
+from lightning_dpgen.data.tables.column import BadSchema, Column, is_text, shortened
 
 if TYPE_CHECKING:
-    from lightning_dpgen.data.tables.column import Column
     from lightning_dpgen.data.tables.written_form import WrittenForm
 
 # The word of a schema in the place of what is to be found privately.
@@ -41,7 +35,7 @@ CLAMPED = "what is found privately does not cover every record, and a refusal wo
 # A file of a schema has lists where Python has tuples.
 Listed = Strict(False)
 # Keys of most types, which come last.
-LAST = ("missing", "missing_values", "outside", "description")
+TRAILING = ("missing", "missing_values", "outside", "description")
 
 
 class Unfilled(str):
@@ -116,7 +110,7 @@ class Description(BaseModel):
             BadSchema: naming the key.
         """
 
-    def changed(self, **values: Any) -> Self:
+    def with_values(self, **values: Any) -> Self:
         """Return the same with other values of some keys, checked again.
 
         Raises:
@@ -127,10 +121,13 @@ class Description(BaseModel):
     def dump(self) -> dict[str, Any]:
         """Return all that is declared and is not the default, as JSON and YAML hold it."""
         fields = self.model_dump(mode="json", exclude_defaults=True)
-        for name in fields.keys() & {"counts", "density"}:
-            fields[f"{name}_noise"] = getattr(self, f"{name}_noise")
-        order = sorted(fields, key=lambda name: (name != "type", LAST.index(name) if name in LAST else -1))
+        fields |= {name: getattr(self, name) for name in self._always_dumped()}
+        order = sorted(fields, key=lambda name: (name != "type", TRAILING.index(name) if name in TRAILING else -1))
         return {name: fields[name] for name in order}
+
+    def _always_dumped(self) -> set[str]:
+        """Return the keys that are written even where they have their defaults."""
+        return set()
 
 
 def _refusal(kind: type[Description], error: ValidationError) -> BadSchema:
@@ -213,104 +210,3 @@ class ModelledDescription(ColumnDescription):
             raise BadSchema("has a meaning only with missing: true", key="missing_values")
         if self.outside == REFUSE and self.unfinished:
             raise BadSchema(f"{REFUSE}: {CLAMPED}: leave it out, or write clamp", key="outside")
-
-
-_FIRST = (
-    "Ada", "Amir", "Ana", "Ben", "Chen", "Clara", "David", "Elif", "Emma", "Eva", "Farah", "Felix", "Grace", "Hana", "Hugo",
-    "Ines", "Ivan", "Jan", "Kofi", "Lara", "Leo", "Lin", "Maria", "Mila", "Nia", "Noah", "Olga", "Omar", "Paul", "Rosa",
-    "Sam", "Sara", "Tom", "Uma", "Vera", "Wei", "Yara", "Zoe",
-)  # fmt: skip
-_LAST = (
-    "Abbas", "Ali", "Bauer", "Brown", "Chen", "Costa", "Diaz", "Diallo", "Fischer", "Garcia", "Haddad", "Hansen", "Ito",
-    "Ivanova", "Jensen", "Jones", "Khan", "Kim", "Kowalski", "Lee", "Lopez", "Mensah", "Moreau", "Muller", "Nguyen",
-    "Novak", "Okafor", "Patel", "Rossi", "Santos", "Sato", "Silva", "Singh", "Smith", "Tanaka", "Weber", "Yilmaz", "Zhang",
-)  # fmt: skip
-
-
-class DropDescription(ColumnDescription):
-    holds = "the column is left out"
-    decide = "nothing: the column is not in the synthetic table"
-
-    type: Literal["drop"]
-
-    def build(self, name: str) -> Dropped:
-        return Dropped(name, self)
-
-
-class FakeDescription(ColumnDescription):
-    holds = "made-up values, which do not depend on the records"
-    decide = "which made-up value takes its place?"
-
-    type: Literal["fake"]
-    fake: Literal["row_number", "uuid", "name", "email"] | None = None
-    """`row_number`, `uuid`, `name` or `email`"""
-    constant: Annotated[Any, WithJsonSchema({"type": ["string", "number", "boolean"]})] = None
-    """one value for all rows"""
-
-    def check(self) -> None:
-        if (self.fake is None) == (self.constant is None):
-            known = "row_number, uuid, name, email"
-            raise BadSchema(f"expected one of fake ({known}) and constant", key="fake")
-        value = self.constant
-        fine = is_text(value) or type(value) is bool or (type(value) is int and abs(value) < 2**63)
-        if value is not None and not fine and not (type(value) is float and np.isfinite(value)):
-            refuse("constant", value, "text, a number, true or false")
-
-    def build(self, name: str) -> Fake:
-        return Fake(name, self)
-
-
-@dataclass(frozen=True)
-class Dropped(Column):
-    """A column of the records that a synthetic table does not have."""
-
-    @property
-    def arrow(self) -> None:
-        return None
-
-
-@dataclass(frozen=True)
-class Fake(Column):
-    """A column that a synthetic table has, but not from the records.
-
-    It numbers the rows of each table that is drawn, makes up identifiers, names or addresses, or is constant.
-
-    Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
-        >>> column_of("who", {"type": "fake", "fake": "name"}).made(1, np.random.default_rng(0))[0].as_py()
-        'Tom Nguyen'
-    """
-
-    fake, constant = Key(), Key()
-
-    @property
-    def arrow(self) -> pa.DataType:
-        if self.constant is not None:
-            return {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}[type(self.constant)]
-        return pa.int64() if self.fake == "row_number" else pa.string()
-
-    def made(self, rows: int, random: np.random.Generator, before: int = 0) -> pa.Array:
-        """Return values for this many rows, after `before` others."""
-        if self.constant is not None:
-            return pa.repeat(pa.scalar(self.constant, self.arrow), rows)
-        if self.fake == "row_number":
-            return pa.array(np.arange(before + 1, before + rows + 1))
-        if self.fake == "uuid":
-            return _uuids(rows, random)
-        first = pa.array(_FIRST).take(pa.array(random.integers(0, len(_FIRST), rows)))
-        last = pa.array(_LAST).take(pa.array(random.integers(0, len(_LAST), rows)))
-        if self.fake == "name":
-            return pc.binary_join_element_wise(first, last, " ")
-        digits = pa.array(random.integers(0, 10**6, rows)).cast(pa.string())
-        address = pc.utf8_lower(pc.binary_join_element_wise(first, last, digits, "."))
-        return pc.binary_join_element_wise(address, "example.com", "@")
-
-
-def _uuids(rows: int, random: np.random.Generator) -> pa.Array:
-    """Draw version 4 identifiers: random but for the digits that say so."""
-    digits = np.frombuffer(b"0123456789abcdef", np.uint8)[random.integers(0, 16, (rows, 32))]
-    digits[:, 12] = ord("4")
-    digits[:, 16] = np.frombuffer(b"89ab", np.uint8)[random.integers(0, 4, rows)]
-    text = np.insert(digits, [8, 12, 16, 20], ord("-"), axis=1)
-    offsets = np.arange(0, 36 * rows + 1, 36, dtype=np.int32)
-    return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(text)))

@@ -17,11 +17,11 @@ from lightning_dpgen.common.plain_text import listed, say_count
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.reading import CLAMP, REFUSE
-from lightning_dpgen.data.tables.arrays import Misfit, is_empty, plain, shown
+from lightning_dpgen.data.tables.arrays import Misfit, is_empty, plain, quote_cell
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled, shortened
-from lightning_dpgen.data.tables.description import Dropped, Fake
 from lightning_dpgen.data.tables.grouped import choices_of
+from lightning_dpgen.data.tables.made_up import Dropped, Fake
 from lightning_dpgen.data.tables.narrowing import Impossible
 from lightning_dpgen.data.tables.row_rules import Cells, with_cells
 from lightning_dpgen.data.tables.schema import TableSchema
@@ -135,7 +135,7 @@ class GivenRows:
         ]
         return pa.schema(fields)
 
-    def completed(self, values: pa.RecordBatch) -> pa.RecordBatch:
+    def complete(self, values: pa.RecordBatch) -> pa.RecordBatch:
         """Return whole rows (n,) with all that is given as it was given."""
         columns = []
         for field in self.arrow:
@@ -154,15 +154,15 @@ class GivenRows:
         A column that is learned by its distance from another one is told by its choices only where both are given.
         """
         layout = self.schema.layout
-        found = np.ones((len(self), layout.width), np.float32)
+        allowed = np.ones((len(self), layout.width), np.float32)
         groups = [column for column in self.schema.modelled if column.choices]
         for column, span in zip(groups, layout.spans, strict=True):
             rows, values = self._told(column)
             if len(rows):
                 codes = column.encode(values, True, Counter())[0]
-                found[rows, span] = 0.0
-                found[rows, span.start + codes] = 1.0
-        return found
+                allowed[rows, span] = 0.0
+                allowed[rows, span.start + codes] = 1.0
+        return allowed
 
     def narrowed(self) -> Narrowed:
         """Return what the declared constraints leave of the other cells; it takes a while for each row."""
@@ -177,26 +177,26 @@ class GivenRows:
                 if self.cells[name][0][row]
             }
             try:
-                left = rules.left(wanted)
+                values = rules.left(wanted)
             except Impossible as error:
                 rows_left.impossible[row] = f"no row that has what is given keeps the constraint {error}"
-                left = {}
+                values = {}
             for column, span in zip(groups, layout.spans, strict=True):
-                if column.name in left and column.name not in rules.relatives:
-                    may, _ = choices_of(column, left[column.name])
+                if column.name in values and column.name not in rules.relatives:
+                    may, _ = choices_of(column, values[column.name])
                     rows_left.allowed[row, [span.start + code for code in range(column.choices) if code not in may]] = 0.0
-            rows_left.left.append(left)
+            rows_left.left.append(values)
         return rows_left
 
-    def moved(self, values: pa.RecordBatch, left: Sequence[Mapping[str, ValueSet]]) -> Cells:
+    def moved(self, values: pa.RecordBatch, allowed: Sequence[Mapping[str, ValueSet]]) -> Cells:
         """Return the given cells, and of filled rows (n,) those whose values are not left to them, moved to the nearest."""
         rules, cells = self.schema.rules, dict(self.cells)
-        for name in {name for own in left for name in own} - rules.derived - set(rules.relatives):
+        for name in {name for sets in allowed for name in sets} - rules.derived - set(rules.relatives):
             column = rules.columns[name]
             numbers, absent = column.numbers(values.column(name), True, Counter())
-            for row, own in enumerate(left):
-                if name in own and not own[name].holds(numbers[row : row + 1], absent[row : row + 1])[0]:
-                    one = own[name].nearest(numbers[row : row + 1], absent[row : row + 1])
+            for row, sets in enumerate(allowed):
+                if name in sets and not sets[name].holds(numbers[row : row + 1], absent[row : row + 1])[0]:
+                    one = sets[name].nearest(numbers[row : row + 1], absent[row : row + 1])
                     numbers[row], absent[row] = one[0][0], one[1][0]
             cells[name] = np.ones(len(self), bool), column.restored(numbers, absent)
         return cells
@@ -384,12 +384,12 @@ def _read(
             rows = np.zeros(0, np.int64) if misfit.row is None or problems.enough else np.delete(rows, row)
             continue
         places = np.concatenate([np.zeros(0, np.int64), *(place for _, place, _ in moved)])
-        own = pa.concat_arrays([pa.nulls(0, column.arrow), *(own for _, _, own in moved)])
+        moved_values = pa.concat_arrays([pa.nulls(0, column.arrow), *(array for _, _, array in moved)])
         counts = Counter({about: len(place) for about, place, _ in moved})
         rest = pa.array(np.delete(np.arange(len(rows)), places))
         if rounded := _rounded(some.take(rest), restored.take(rest)):
             counts[_ROUNDED, None] = rounded
-        return _at(rows, restored, len(values)), _Moved(*_at(rows[places], own, len(values)), counts)
+        return _at(rows, restored, len(values)), _Moved(*_at(rows[places], moved_values, len(values)), counts)
     nothing = _at(rows, pa.nulls(0, column.arrow), len(values))
     return nothing, _Moved(*nothing, Counter())
 
@@ -400,27 +400,27 @@ def _moved(column: Modelled, values: pa.Array) -> list[tuple[tuple[str, str | No
     Raises:
         Misfit: for one that has no place in a column of its type.
     """
-    present, found = np.flatnonzero(~column.is_missing(values)), []
-    for own in column.beyond(values.take(pa.array(present))):
-        rows = present[own.rows]
+    present, moved = np.flatnonzero(~column.is_missing(values)), []
+    for beyond in column.beyond(values.take(pa.array(present))):
+        rows = present[beyond.rows]
         try:
             kept = values.take(pa.array(rows)).cast(column.arrow)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise Misfit(int(rows[0]), f"{shown(values, int(rows[0]))} is {own.what}", "correct it") from None
-        found.append(((own.what, own.becomes), rows, kept))
-    return found
+            raise Misfit(int(rows[0]), f"{quote_cell(values, int(rows[0]))} is {beyond.what}", "correct it") from None
+        moved.append(((beyond.what, beyond.becomes), rows, kept))
+    return moved
 
 
-def _rounded(values: pa.Array, found: pa.Array) -> int:
+def _rounded(values: pa.Array, restored: pa.Array) -> int:
     """Count the numbers that are not those that were given."""
-    if not pa.types.is_integer(found.type) and not pa.types.is_floating(found.type):
+    if not pa.types.is_integer(restored.type) and not pa.types.is_floating(restored.type):
         return 0
     try:
-        given = values.filter(found.is_valid()).cast(pa.float64()).to_numpy(zero_copy_only=False)
+        given = values.filter(restored.is_valid()).cast(pa.float64()).to_numpy(zero_copy_only=False)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         # Words stand for numbers, or they are moments.
         return 0
-    now = found.drop_null().cast(pa.float64()).to_numpy(zero_copy_only=False)
+    now = restored.drop_null().cast(pa.float64()).to_numpy(zero_copy_only=False)
     return int((np.abs(given - now) > _NEAR * np.maximum(np.abs(given), np.abs(now))).sum())
 
 
@@ -430,12 +430,12 @@ def _said(name: str, parts: Sequence[_Moved], n: int) -> Iterator[str]:
     for own in parts:
         counts.update(own.counts)
     for (what, becomes), count in counts.items():
-        found = f"column {shortened(name)}: {what} in {count:,} of {say_count(n, 'row')}"
+        beginning = f"column {shortened(name)}: {what} in {count:,} of {say_count(n, 'row')}"
         if what == _ROUNDED:
-            yield f"{found}: such a value is rounded"
+            yield f"{beginning}: such a value is rounded"
         else:
             as_what = "a missing value" if becomes is None else becomes
-            yield f"{found}: it stays as it was given, and empty cells of its row are filled as for {as_what}"
+            yield f"{beginning}: it stays as it was given, and empty cells of its row are filled as for {as_what}"
 
 
 def _joined(parts: Sequence[Iterable[Any]], kind: pa.DataType) -> tuple[np.ndarray, pa.Array]:
@@ -456,10 +456,10 @@ def _made_up(column: Fake, parts: Sequence[pa.Array]) -> tuple[np.ndarray, pa.Ar
     known = ~is_empty(values)
     given = pc.if_else(pa.array(known), values, None)
     try:
-        found = given.cast(column.arrow)
+        restored = given.cast(column.arrow)
         # An identifier such as 007 is no number.
-        if not pa.types.is_string(given.type) or found.cast(pa.string()).equals(given):
-            return known, found
+        if not pa.types.is_string(given.type) or restored.cast(pa.string()).equals(given):
+            return known, restored
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         pass
     return known, given.cast(pa.string())

@@ -35,7 +35,7 @@ class Grouped(Modelled):
         kinds: (values,) whole numbers; public. None where all values are of one kind.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> city = {"type": "category", "values": ["a", "b", "c", "d"], "counts": [2, 90, 1, -3], "counts_noise": 2}
         >>> column = Grouped.of(column_of("city", city))
         >>> column.present, column.encode(pa.array(["b", "a"]), False, Counter())[0].tolist(), column.present_names[0]
@@ -67,10 +67,10 @@ class Grouped(Modelled):
     @cached_property
     def _choice_of(self) -> np.ndarray:
         """The choice of each value, and of a missing one."""
-        found = np.full(self.value.present + 1, self.present, np.int64)
+        choices = np.full(self.value.present + 1, self.present, np.int64)
         for choice, places in enumerate(self._members):
-            found[places] = choice
-        return found
+            choices[places] = choice
+        return choices
 
     @property
     def present(self) -> int:

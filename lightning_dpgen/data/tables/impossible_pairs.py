@@ -57,13 +57,13 @@ def impossible_pairs(
     # Constraints of a column and the one that it is relative to hold of sums of the same number.
     relative_to = {name: column.relative_to for name, column in relatives.items()}
     for related in _related(constraints):
-        known = [_Choices(columns[name], own, relatives.get(name)) for name, own in learned.items() if name in related]
-        own = [constraint for constraint in constraints if related.issuperset(constraint.columns)]
+        known = [_Choices(columns[name], one, relatives.get(name)) for name, one in learned.items() if name in related]
+        relevant = [constraint for constraint in constraints if related.issuperset(constraint.columns)]
         told_apart = {
-            frozenset((name, relative_to.get(name, name))) for one in own if not isinstance(one, Distance)
+            frozenset((name, relative_to.get(name, name))) for one in relevant if not isinstance(one, Distance)
             for name in one.columns if relative_to.get(name) in one.columns
         }  # fmt: skip
-        rules = Narrower(own, columns)
+        rules = Narrower(relevant, columns)
         values, changed = {name: all_values(columns[name]) for name in related}, None
         # The values of every row are worked out once.
         with suppress(Impossible):
@@ -112,17 +112,17 @@ def _narrowed(rules: Narrower, values: Values, changed: Collection[str] | None =
         changed = ()
 
 
-def _close(found: dict[tuple[str, str], np.ndarray], counts: Mapping[str, int]) -> None:
+def _close(tables: dict[tuple[str, str], np.ndarray], counts: Mapping[str, int]) -> None:
     """Take a choice that goes with no choice of one other column for one that goes with none at all."""
     never = {name: np.zeros(count, bool) for name, count in counts.items()}
-    for (first, second), table in found.items():
+    for (first, second), table in tables.items():
         if first in counts:
             never[first] |= table.all(axis=1)
             never[second] |= table.all(axis=0)
     for first, second in itertools.combinations(counts, 2):
         if never[first].any() or never[second].any():
-            table = found.get((first, second), np.zeros((counts[first], counts[second]), bool))
-            found[first, second] = table | never[first][:, None] | never[second]
+            table = tables.get((first, second), np.zeros((counts[first], counts[second]), bool))
+            tables[first, second] = table | never[first][:, None] | never[second]
 
 
 def _related(constraints: Sequence[Constraint]) -> list[set[str]]:
@@ -175,13 +175,13 @@ class _Choices:
         settled = self.relative is None
         single = [slice(choice, choice + 1) for choice in range(self.count)]
         for kind in single if singly else [kind for kind in self._kinds if kind.start < kind.stop]:
-            own, stated = self.held(kind, values, rules)
-            if not own[name].intervals and not own[name].missing:
+            narrowed, stated = self.held(kind, values, rules)
+            if not narrowed[name].intervals and not narrowed[name].missing:
                 continue
             try:
-                same = stated is rules and own[name] == values[name]
+                same = stated is rules and narrowed[name] == values[name]
                 settled = settled and same
-                is_possible[kind] = self._met(kind, own if same else _narrowed(stated, own, (name,)))
+                is_possible[kind] = self._met(kind, narrowed if same else _narrowed(stated, narrowed, (name,)))
             except Impossible:
                 continue
         if settled:
@@ -232,7 +232,7 @@ class _Choices:
     @cached_property
     def _bare(self) -> Modelled:
         """The column without its special values, which lie at no distance."""
-        return self.column.changed(special=()) if self.column.special else self.column
+        return self.column.with_values(special=()) if self.column.special else self.column
 
     def _special(self, kind: slice) -> np.ndarray:
         """Return the ends (n, 2) of special values of a column that is learned by its distance."""

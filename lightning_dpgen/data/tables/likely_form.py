@@ -92,7 +92,8 @@ def holds_thousands(texts: pa.Array, form: NumberForm) -> bool:
         >>> holds_thousands(pa.array(["7", "1.234"]), NumberForm(",", "."))
         True
     """
-    return any(pc.any(pc.match_substring(texts, sign)).as_py() for sign in _same(form.thousands))
+    signs = " \u00a0\u202f" if form.thousands == " " else form.thousands
+    return any(pc.any(pc.match_substring(texts, sign)).as_py() for sign in signs)
 
 
 def likely_decimals(texts: pa.Array, form: NumberForm) -> int | None:
@@ -178,10 +179,6 @@ def last_bytes(path: Path) -> bytes:
         # An even number, since letters of UTF-16 have two bytes.
         file.seek(max(path.stat().st_size // 2 * 2 - _LOOKED_AT // 16, 0))
         return file.read()
-
-
-def _same(sign: str) -> str:
-    return " \u00a0\u202f" if sign == " " else sign
 
 
 def reads(scale: Scale, texts: pa.Array) -> bool:
@@ -276,16 +273,16 @@ def likely_digits(texts: pa.Array) -> list[MomentForm]:
     """
     if not pc.all(pc.match_substring_regex(texts, r"^\s*\d{7,14}\s*$")).as_py():
         return []
-    found: list[MomentForm] = []
+    forms: list[MomentForm] = []
     for form in (MomentForm(*form) for form in _OF_DIGITS):
         lost = form.format.startswith("%-")
         # Digits that have kept their zeros are read by the form that writes them.
-        if (lost and form.format.replace("-", "") in [one.format for one in found]) or not _fits(form, texts):
+        if (lost and form.format.replace("-", "") in [one.format for one in forms]) or not _fits(form, texts):
             continue
         years = pc.utf8_slice_codeunits(form.read(texts), 0, 4).cast(pa.int32())
         if pc.min(years).as_py() >= _FIRST_YEAR and pc.max(years).as_py() <= _LAST_YEAR:
-            found.append(form)
-    return found
+            forms.append(form)
+    return forms
 
 
 def likely_numbers(texts: pa.Array) -> tuple[str, str] | None:

@@ -133,10 +133,10 @@ def is_total(text: str) -> bool:
 def _parted(text: str) -> tuple[str, str, str | None] | None:
     """Return the number of a text, the number 1 with its unit, and -1 where it is negative; None for no number."""
     text = text.strip()
-    found = _NUMBER.search(text)
-    if found is None or any(sign.isdecimal() for sign in text[found.end() :]):
+    match = _NUMBER.search(text)
+    if match is None or any(sign.isdecimal() for sign in text[match.end() :]):
         return None
-    before, number, after = text[: found.start()], found[0], text[found.end() :]
+    before, number, after = text[: match.start()], match[0], text[match.end() :]
     # A point before the digits is that of decimals, but behind letters that of an abbreviation.
     if before.endswith((".", ",")) and not before[-2:-1].isalpha():
         before, number = before[:-1], before[-1] + number

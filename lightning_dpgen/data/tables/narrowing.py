@@ -62,7 +62,7 @@ def narrowed(constraints: Sequence[Constraint], columns: Mapping[str, Modelled],
 
     Example:
         >>> from lightning_dpgen.data.tables.constraint_texts import parse_constraints
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> from lightning_dpgen.data.tables.value_set import all_values
         >>> columns = {name: column_of(name, {"type": "integer", "low": 0, "high": 9}) for name in ("a", "b", "c")}
         >>> constraints = parse_constraints(["a < b", "b < c"], columns, "constraints")
@@ -123,10 +123,10 @@ class Narrower:
                 constraint = self.constraints[place]
                 before = [(name, state.values[name]) for name in constraint.columns]
                 state.apply(constraint)
-                for name, own in before:
+                for name, earlier in before:
                     if state.is_empty(name):
                         raise Impossible(constraint)
-                    if state.values[name] != own:
+                    if state.values[name] != earlier:
                         # Those that come before are looked at in the next round, as is this one.
                         waiting.update(self.places[name])
         return state.values
@@ -285,17 +285,17 @@ class _Narrowing:
         return low, high
 
     def _map(self, constraint: Function) -> None:
-        of, own = self.values[constraint.of.name], self.values[constraint.column.name]
+        of, to = self.values[constraint.of.name], self.values[constraint.column.name]
         keys, (places, absent) = constraint.key_array, constraint.place_arrays
-        kept = of.holds(keys, np.zeros(len(keys), bool)) & own.holds(places, absent)
-        lacks = of.missing and (own.missing if constraint.missing is None else own.covers(*[constraint.missing] * 2))
+        kept = of.holds(keys, np.zeros(len(keys), bool)) & to.holds(places, absent)
+        lacks = of.missing and (to.missing if constraint.missing is None else to.covers(*[constraint.missing] * 2))
         ends = [*places[kept & ~absent].tolist(), *[None] * int((kept & absent).any()), *[constraint.missing] * lacks]
         self.values[constraint.of.name] = _points(keys[kept].tolist(), lacks)
         self.values[constraint.column.name] = _points([place for place in ends if place is not None], None in ends)
 
     def _combine(self, constraint: Allowed) -> None:
         names = constraint.columns
-        left = [
+        possible = [
             combination for combination in constraint.combinations
             if all(
                 self.values[name].missing if place is None else self.values[name].covers(place, place)
@@ -303,7 +303,7 @@ class _Narrowing:
             )
         ]  # fmt: skip
         for position, name in enumerate(names):
-            places = [combination[position] for combination in left]
+            places = [combination[position] for combination in possible]
             self.values[name] = _points([place for place in places if place is not None], None in places)
 
 

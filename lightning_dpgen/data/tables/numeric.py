@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.discovery.value_grid import ValueGrid
-from lightning_dpgen.data.tables.arrays import Misfit, shown
+from lightning_dpgen.data.tables.arrays import Misfit, quote_cell
 from lightning_dpgen.data.tables.bins import Bins, Density
 from lightning_dpgen.data.tables.column import BadSchema, Beyond, Key, Modelled
 from lightning_dpgen.data.tables.likely_rows import with_likely_keys
@@ -34,7 +34,7 @@ class Numeric(Modelled):
     there is one. A scaled column is exact for up to 2^24 + 1 whole values, else on a grid of as many.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> age = column_of("age", {"type": "integer", "low": 17, "high": 90, "bins": 4})
         >>> codes, _ = age.encode(pa.array(["17", "90", "40"]), False, Counter())
         >>> codes.tolist(), age.choices
@@ -93,7 +93,7 @@ class Numeric(Modelled):
     def with_density(self, pieces: Sequence[Sequence[float]], noise: float) -> Numeric:
         """Return the same with the density that `find_values` has found on `grid`."""
         density = tuple((self.scale.declared(start), mass) for start, mass in pieces)
-        return self.changed(density=density, density_noise=noise)
+        return self.with_values(density=density, density_noise=noise)
 
     def with_bins(self, bins: int) -> Numeric:
         # As many as its density asks for, where there is one.
@@ -102,10 +102,10 @@ class Numeric(Modelled):
         density = self._density
         # Few whole numbers have a bin each.
         if density is None or (self.scale.whole and self._width < bins):
-            return self.changed(bins=bins)
+            return self.with_values(bins=bins)
         starts = density.cut(bins, self.density_noise)[1:].tolist()
         edges = tuple(self.scale.declared(tick) for tick in starts)
-        return self.changed(transform="linear", **({"edges": edges} if edges else {"bins": 1}))
+        return self.with_values(transform="linear", **({"edges": edges} if edges else {"bins": 1}))
 
     @property
     def present_names(self) -> list[str]:
@@ -182,7 +182,7 @@ class Numeric(Modelled):
             bound = f"below low, {self.low}" if below else f"above high, {self.high}"
             raise Misfit(
                 row,
-                f"{shown(values, row)} is {bound}",
+                f"{quote_cell(values, row)} is {bound}",
                 "correct it, change the bound in the schema, or let outside=clamp move it there",
             )
         for what, rows in outside.items():
@@ -226,7 +226,7 @@ class Numeric(Modelled):
     @cached_property
     def _bins(self) -> Bins:
         if self.undecided:
-            raise BadSchema("expected how many, or a schema completed by TableSchema.completed", self.name, "bins")
+            raise BadSchema("expected how many, or a schema completed by TableSchema.with_bins", self.name, "bins")
         return replace(self.declared.cut(), density=self._density)
 
     @cached_property

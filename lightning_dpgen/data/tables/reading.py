@@ -228,12 +228,12 @@ def row_digests(source: Table, schema: TableSchema, person: str | None = None) -
     rows = table_source(source, schema)
     check_rows(rows, schema, person)
     wanted = with_person([column.name for column in schema.recorded], person)
-    found = []
+    digests = []
     with closing(rows.batches(wanted)) as batches:
         for batch in batches:
             values = zip(*(column.to_pylist() for column in batch.columns), strict=True)
-            found += [hashlib.blake2b(repr(row).encode(), digest_size=16).digest() for row in values]
-    return np.frombuffer(b"".join(sorted(found)), np.uint8).reshape(-1, 16)
+            digests += [hashlib.blake2b(repr(row).encode(), digest_size=16).digest() for row in values]
+    return np.frombuffer(b"".join(sorted(digests)), np.uint8).reshape(-1, 16)
 
 
 def with_person(columns: list[str], person: str | None) -> list[str]:

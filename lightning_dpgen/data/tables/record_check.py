@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.data.files.blocks import Block
 from lightning_dpgen.data.reading import REFUSE, check_outside
-from lightning_dpgen.data.tables.arrays import BadValue, Misfit, is_empty, plain, shown
+from lightning_dpgen.data.tables.arrays import BadValue, Misfit, is_empty, plain, quote_cell
 from lightning_dpgen.data.tables.categories import NOT_LISTED, Category
 from lightning_dpgen.data.tables.column import Beyond, Modelled, shortened
 from lightning_dpgen.data.tables.constraints import Constraint
@@ -190,10 +190,10 @@ class _Fault:
         self.places += [block.place(row) for row in np.flatnonzero(rows)[: _SHOWN - len(self.places)].tolist()]
         if values is not None:
             counts = values.filter(pa.array(rows)).value_counts()
-            held = counts.field("values")
+            different = counts.field("values")
             for place, count in enumerate(counts.field("counts").to_pylist()):
-                text = pa.types.is_string(held.type)
-                self.values[held[place].as_py() if text else shown(held, place)] += count
+                text = pa.types.is_string(different.type)
+                self.values[different[place].as_py() if text else quote_cell(different, place)] += count
             self.values = Counter(dict(self.values.most_common(_MOST_COUNTED)))
 
 
@@ -308,14 +308,14 @@ class _Look:
 
 def _misfits(values: pa.Array, read: Callable[[pa.Array], Any]) -> Iterator[tuple[Misfit, list[int]]]:
     """Yield the refusals of different values that cannot be read, and their places; the last one may be of many."""
-    parts, found = [(0, len(values))], 0
+    parts, count = [(0, len(values))], 0
     while parts:
         start, end = parts.pop()
         try:
             read(values.slice(start, end - start))
         except Misfit as misfit:
-            found += 1
-            if misfit.row is None or found > _MOST_MISFITS:
+            count += 1
+            if misfit.row is None or count > _MOST_MISFITS:
                 # Among so many, those that could be read are not looked for.
                 yield misfit, list(range(start, end))
                 continue

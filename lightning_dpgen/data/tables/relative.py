@@ -32,7 +32,7 @@ class Relative(Column):
         apart: the distances, in whole days of dates, in units of the resolution of times, or as the numbers are.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> stay = column_of("discharged", {
         ...     "type": "date", "low": "2023-01-01", "high": "2025-12-31", "relative_to": "admitted", "distance": [0, 180],
         ... })
@@ -47,7 +47,7 @@ class Relative(Column):
 
     def with_apart(self, apart: Numeric) -> Column:
         """Return the column with distances that are cut, or distributed, otherwise."""
-        return self.changed(**{key: getattr(apart, key) for key in OF_DISTANCE})
+        return self.with_values(**{key: getattr(apart, key) for key in OF_DISTANCE})
 
     def with_bins(self, bins: int) -> Column:
         return self.with_apart(self.apart.with_bins(bins))
@@ -125,14 +125,14 @@ def ordered(relatives: Sequence[Relative], columns: Mapping[str, Modelled], deri
     Raises:
         BadSchema: for one that is relative to what is no fitting column, or to itself, in a circle.
     """
-    found = {column.name: column for column in relatives}
+    by_name = {column.name: column for column in relatives}
     for column in relatives:
         _check(column, columns, derived)
     try:
-        order = list(TopologicalSorter({name: {column.relative_to} for name, column in found.items()}).static_order())
+        order = list(TopologicalSorter({name: {column.relative_to} for name, column in by_name.items()}).static_order())
     except CycleError as error:
         raise BadSchema("is relative to itself, in a circle", error.args[1][0], RELATIVE_TO) from None
-    return [found[name] for name in order if name in found]
+    return [by_name[name] for name in order if name in by_name]
 
 
 def _check(column: Relative, columns: Mapping[str, Modelled], derived: frozenset[str]) -> None:

@@ -70,7 +70,7 @@ class RowRules:
         self,
         columns: Mapping[str, Modelled],
         declared: Sequence,
-        found: Sequence,
+        found_texts: Sequence,
         relatives: Sequence[Relative] = (),
         searches: Sequence[Search] = (),
     ) -> None:
@@ -83,7 +83,7 @@ class RowRules:
         distances = [column.constraint(columns[column.relative_to]) for column in self.relatives.values()]
         self._declared = [*stated, *distances]
         self._impossible: dict[tuple[str, str], np.ndarray] | None = None
-        self._all = [*self._declared, *parse_constraints(found, known, FOUND)]
+        self._all = [*self._declared, *parse_constraints(found_texts, known, FOUND)]
 
     @cached_property
     def learned(self) -> dict[str, Modelled]:
@@ -111,15 +111,15 @@ class RowRules:
         """
         count = column.present
         rows = {column.name: (np.arange(count), np.zeros(count, bool))}
-        found = list[tuple[np.ndarray, str]]()
+        all_kinds = list[tuple[np.ndarray, str]]()
         for constraint in self._declared:
-            found += [(own, constraint.text) for own in constraint.kinds(rows)]
+            all_kinds += [(codes, constraint.text) for codes in constraint.kinds(rows)]
             if isinstance(constraint, Function) and constraint.of.name in rows:
                 # Another column may follow from this one.
                 self._compute([constraint], rows, count)
         kinds, left_out = np.zeros(count, np.int64), dict[str, None]()
-        for own, text in sorted(found, key=lambda one: len(np.unique(one[0]))):
-            both = np.unique(np.stack([kinds, own]), axis=1, return_inverse=True)[1].ravel()
+        for codes, text in sorted(all_kinds, key=lambda one: len(np.unique(one[0]))):
+            both = np.unique(np.stack([kinds, codes]), axis=1, return_inverse=True)[1].ravel()
             if both.max() < MOST_KINDS:
                 kinds = both
             else:
@@ -140,15 +140,15 @@ class RowRules:
     @property
     def in_order(self) -> list[tuple[Numeric, Numeric]]:
         """Pairs of dates or times of which the second one is declared to be no earlier, and is learned by itself."""
-        found = []
+        pairs = []
         for one in self._declared:
             if not isinstance(one, Comparison) or one.operator == EQUAL:
                 continue
             sides = (one.left, one.right) if one.operator in ("<", "<=") else (one.right, one.left)
             columns = [column for side in sides for column in side.columns]
             if all(column.type in ("date", "datetime") for column in columns) and columns[1].name not in self.relatives:
-                found.append((columns[0], columns[1]))
-        return found
+                pairs.append((columns[0], columns[1]))
+        return pairs
 
     @property
     def restrict(self) -> bool:
@@ -165,11 +165,11 @@ class RowRules:
             key = CONSTRAINTS if place < len(self._declared) else FOUND
             if key == FOUND and constraint.derives is not None:
                 raise BadSchema(f"{constraint.text}: expected no column that others determine", key=key)
-        for is_kept, said in ((self._is_possible, "no row keeps"), (self._is_found, "no row was found that keeps")):
+        for is_kept, what in ((self._is_possible, "no row keeps"), (self._is_found, "no row was found that keeps")):
             if self._all and not is_kept(self._all):
                 texts = [constraint.text[:_LONGEST_TOLD] for constraint in _needed(self._all, is_kept)]
                 together = " and ".join(texts[:_MOST_TOLD]) + (" and others" if len(texts) > _MOST_TOLD else "")
-                problem = f"{said} {together} within the bounds of the columns: correct {'one of ' * (len(texts) > 1)}"
+                problem = f"{what} {together} within the bounds of the columns: correct {'one of ' * (len(texts) > 1)}"
                 problem += f"{'them' if len(texts) > 1 else 'it'}, or the bounds"
                 raise BadSchema(problem, key=CONSTRAINTS if self._declared else FOUND)
 
@@ -282,10 +282,10 @@ class RowRules:
             once; and which rows (n,) keep all constraints in the end.
         """
         kept, changed = self._repair(self._declared, rows), []
-        left = ~kept
+        lost = ~kept
         for constraint, rows_of in broken:
-            changed += [(constraint, REPAIRED, rows_of & kept), (constraint, LEFT_OUT, rows_of & left)]
-            left = left & ~rows_of
+            changed += [(constraint, REPAIRED, rows_of & kept), (constraint, LEFT_OUT, rows_of & lost)]
+            lost = lost & ~rows_of
         return [one for one in changed if one[2].any()], kept
 
     def with_computed(self, arrays: Mapping[str, pa.Array], count: int, cells: Cells) -> dict[str, pa.Array]:
@@ -330,14 +330,14 @@ class RowRules:
             others = self.derived.intersection(constraint.columns) - {constraint.derives} - set(cells)
             if not isinstance(constraint, Comparison) or constraint.derives not in cells or others:
                 continue
-            left = cells[constraint.derives][0].copy()
+            unsolved = cells[constraint.derives][0].copy()
             parts = constraint.solvable
             # The rest of a sum may be no number of few decimals.
             for column in sorted(parts, key=lambda part: -part.scale.unit if part.scale.whole else -np.inf):
-                known = cells[column.name][0] if column.name in cells else np.zeros(len(left), bool)
-                if column.name not in self.derived and (left & ~known).any():
-                    solvable.append((constraint, column.name, left & ~known))
-                    left = left & known
+                known = cells[column.name][0] if column.name in cells else np.zeros(len(unsolved), bool)
+                if column.name not in self.derived and (unsolved & ~known).any():
+                    solvable.append((constraint, column.name, unsolved & ~known))
+                    unsolved = unsolved & known
         return solvable
 
     def kept(self, values: pa.RecordBatch, known: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
@@ -364,14 +364,14 @@ class RowRules:
         The first that a row breaks of constraints about the same columns is told, such as the order of two dates, and not
         also the distance between them.
         """
-        told = defaultdict[int, list[set[str]]](list)
+        reported = defaultdict[int, list[set[str]]](list)
         rows = {name: self.places_of(name, cells) for name in _names(self._declared) if name in cells}
         for constraint in self._declared:
             if all(name in cells for name in constraint.columns):
                 sure = np.logical_and.reduce([cells[name][0] for name in constraint.columns])
                 for row in np.flatnonzero(sure & ~constraint.holds(rows)).tolist():
-                    if not any(names <= set(constraint.columns) for names in told[row]):
-                        told[row].append(set(constraint.columns))
+                    if not any(names <= set(constraint.columns) for names in reported[row]):
+                        reported[row].append(set(constraint.columns))
                         yield row, constraint.columns[0], self._told(constraint, row, rows)
 
     def left(self, values: Mapping[str, ValueSet]) -> dict[str, ValueSet]:
@@ -490,14 +490,14 @@ class RowRules:
         counted: Counter[str],
     ) -> Rows:
         """Return the places of values of these columns; all are moved into what is declared where `outside` is None."""
-        found = {}
+        places = {}
         for name in names:
             column = self.columns[name]
             try:
-                found[name] = column.numbers(batch[name], outside is None or column.clamps(outside), counted)
+                places[name] = column.numbers(batch[name], outside is None or column.clamps(outside), counted)
             except Misfit as misfit:
                 raise BadValue.of(name, misfit) from None
-        return found
+        return places
 
     def _with_rows(self, batch: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
         """Return a batch with these columns in the place of its own."""

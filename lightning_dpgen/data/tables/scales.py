@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.data.names import are_numbers, floats_of
-from lightning_dpgen.data.tables.arrays import Misfit, parsed, shown, wrong_type
+from lightning_dpgen.data.tables.arrays import Misfit, parsed, quote_cell, wrong_type
 
 # Beyond these, float64 has no room for whole numbers, or for widths of bins.
 LARGEST_WHOLE, LARGEST = 2**53, 1e100
@@ -91,12 +91,12 @@ class Integers(Scale):
             values = parsed(values, pa.float64(), self.expected)
         elif pa.types.is_integer(values.type) and values.type != pa.uint64():
             return values.cast(pa.int64()).to_numpy()
-        found = _floats(values, self.expected)
-        broken = found != np.rint(found)
+        ticks = _floats(values, self.expected)
+        broken = ticks != np.rint(ticks)
         if broken.any():
             row = int(broken.argmax())
-            raise Misfit(row, f"{shown(texts, row)}: expected {self.expected}")
-        return found
+            raise Misfit(row, f"{quote_cell(texts, row)}: expected {self.expected}")
+        return ticks
 
     def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:
         return pa.array(ticks, self.arrow, mask=absent)
@@ -140,14 +140,14 @@ class Decimals(Scale):
         texts = values
         if pa.types.is_string(values.type):
             values = parsed(values, pa.float64(), self.expected)
-        found = _floats(values, self.expected)
-        broken = np.isnan(found)
+        ticks = _floats(values, self.expected)
+        broken = np.isnan(ticks)
         if broken.any():
             row = int(broken.argmax())
-            problem = f"{shown(texts, row)}: expected {self.expected}"
+            problem = f"{quote_cell(texts, row)}: expected {self.expected}"
             raise Misfit(row, problem, "correct it, or list it under missing_values")
         with np.errstate(over="ignore"):
-            return found if self.decimals is None else np.rint(found * self.unit)
+            return ticks if self.decimals is None else np.rint(ticks * self.unit)
 
     def column(self, ticks: np.ndarray, absent: np.ndarray) -> pa.Array:
         return pa.array(ticks / self.unit, self.arrow, mask=absent)
@@ -302,7 +302,7 @@ class Times(Scale):
             try:
                 seconds = parsed(whole, pa.timestamp("us"), self.expected).cast(pa.int64()).to_numpy() // _MICROS
             except Misfit as misfit:
-                raise Misfit(misfit.row, f"{shown(values, misfit.row)}: expected {self.expected}") from None
+                raise Misfit(misfit.row, f"{quote_cell(values, misfit.row)}: expected {self.expected}") from None
         elif pa.types.is_time(values.type):
             whole_number = pa.int32() if pa.types.is_time32(values.type) else pa.int64()
             seconds = values.cast(whole_number).to_numpy() // _PER_SECOND[values.type.unit]

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.common.plain_text import listed
-from lightning_dpgen.data.conditions import Condition, Said, quoted, quoted_name
+from lightning_dpgen.data.conditions import Clause, Condition, quoted, quoted_name
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.reading import check_outside
 from lightning_dpgen.data.schema import Schema
@@ -23,12 +23,12 @@ from lightning_dpgen.data.tables.arrays import BadValue, Misfit
 from lightning_dpgen.data.tables.categories import MANY, Category
 from lightning_dpgen.data.tables.column import BadParts, BadSchema, Column, Key, Modelled, shortened
 from lightning_dpgen.data.tables.column_types import holds, named_types
-from lightning_dpgen.data.tables.description import Dropped, Fake
-from lightning_dpgen.data.tables.descriptions import TableKeys, column_of
 from lightning_dpgen.data.tables.grouped import choices_of
+from lightning_dpgen.data.tables.made_up import Dropped, Fake
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import RELATIVE_TO, Relative, ticks_of
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, Cells, RowRules
+from lightning_dpgen.data.tables.schema_keys import TableKeys, column_of
 from lightning_dpgen.data.tables.search import Search
 from lightning_dpgen.data.tables.value_set import value_set
 from lightning_dpgen.data.tables.written_form import NumberForm, WrittenForm, problem_of_signs
@@ -79,7 +79,7 @@ class TableSchema(Schema):
             raise BadSchema("columns: expected a list of columns")
         declared = declared or TableKeys()
         object.__setattr__(self, "columns", tuple(columns))
-        object.__setattr__(self, "declared", declared.changed(**keys) if keys else declared)
+        object.__setattr__(self, "declared", declared.with_values(**keys) if keys else declared)
         self._check_columns()
         self._check_signs()
         self._check_types()
@@ -90,7 +90,7 @@ class TableSchema(Schema):
         if self.label is not None:
             self._check_label()
 
-    def changed(self, columns: Iterable[Column | Search] | None = None, **keys: Any) -> TableSchema:
+    def with_values(self, columns: Iterable[Column | Search] | None = None, **keys: Any) -> TableSchema:
         """Return the same with other columns, or other keys of the whole table."""
         return TableSchema(self.columns if columns is None else tuple(columns), self.declared, **keys)
 
@@ -124,7 +124,7 @@ class TableSchema(Schema):
         """The scaled columns as units, then the groups of columns with something to choose, in their order.
 
         Raises:
-            BadSchema: if a column is undecided (see `completed`), something is to be found, or no column has two values.
+            BadSchema: if a column is undecided (see `with_bins`), something is to be found, or no column has two values.
         """
         for column in self.open:
             raise BadSchema(f"its {column.find} are still to be found", column.name)
@@ -182,35 +182,35 @@ class TableSchema(Schema):
             >>> schema.with_types_of({"age": np.dtype("int8"), "name": np.dtype("object")}).types
             {'age': 'int8'}
         """
-        return self.changed(types=named_types(kinds, {c.name: c for c in self.recorded}) | self.types)
+        return self.with_values(types=named_types(kinds, {c.name: c for c in self.recorded}) | self.types)
 
-    def filled(self, found: Mapping[str, Any]) -> TableSchema:
+    def with_discovery(self, discovery: Mapping[str, Any]) -> TableSchema:
         """Return the same with what was found of columns, by their names.
 
         See `Search.complete`, `Numeric.with_density` and `Category.with_counts`.
         """
 
-        def filled(column: Column | Search) -> Column:
+        def complete(column: Column | Search) -> Column:
             if isinstance(column, Search):
-                return column.build(found[column.name])
+                return column.build(discovery[column.name])
             if isinstance(column, Relative):
-                return column.with_apart(filled(column.apart)) if column.name in found else column
-            if isinstance(column, Numeric) and column.name in found:
-                return column.with_density(**found[column.name])
-            if isinstance(column, Category) and column.name in found:
-                return column.with_counts(**found[column.name])
+                return column.with_apart(complete(column.apart)) if column.name in discovery else column
+            if isinstance(column, Numeric) and column.name in discovery:
+                return column.with_density(**discovery[column.name])
+            if isinstance(column, Category) and column.name in discovery:
+                return column.with_counts(**discovery[column.name])
             return column
 
-        return self.changed(map(filled, self.columns))
+        return self.with_values(map(complete, self.columns))
 
-    def completed(self, bins: int) -> TableSchema:
+    def with_bins(self, bins: int) -> TableSchema:
         """Return the same with so many bins (public) where none are declared; a label has a choice for each value."""
 
         def decided(column: Column | Search) -> Column | Search:
             most = _MOST_LABELS if column.name == self.label else bins
             return column if isinstance(column, Search) else column.with_bins(most)
 
-        return self.changed(map(decided, self.columns))
+        return self.with_values(map(decided, self.columns))
 
     def encode(self, batch: pa.RecordBatch, *, outside: str = "refuse", counted: Counter[str] | None = None) -> Encoded:
         """Encode records as numbers, each of them alone, so that none changes another.
@@ -279,7 +279,7 @@ class TableSchema(Schema):
     def with_fakes(self, values: pa.RecordBatch, random: np.random.Generator, before: int = 0) -> pa.RecordBatch:
         """Return rows with columns that are made up; row numbers follow those of `before` records."""
         arrays = [
-            column.made(values.num_rows, random, before) if isinstance(column, Fake) else values.column(column.name)
+            column.make(values.num_rows, random, before) if isinstance(column, Fake) else values.column(column.name)
             for column in self.columns
             if column.arrow is not None
         ]
@@ -310,40 +310,40 @@ class TableSchema(Schema):
         arrays = self.rules.with_computed(arrays, rows, cells)
         return pa.record_batch({column.name: arrays[column.name] for column in self.recorded})
 
-    def condition(self, said: Said) -> Condition:
+    def condition(self, clause: Clause) -> Condition:
         """Return a condition on a column; see `Schema.condition`.
 
         Example:
             >>> schema = TableSchema((column_of("age", {"type": "integer", "low": 0, "high": 99, "bins": 10}),))
-            >>> condition = schema.condition(Said("age", ">=", ("65",)))
+            >>> condition = schema.condition(Clause("age", ">=", ("65",)))
             >>> sorted(condition.may), sorted(condition.sure)
             ([6, 7, 8, 9], [7, 8, 9])
         """
-        if said.column not in self.rules.columns:
+        if clause.column not in self.rules.columns:
             known = list(self.rules.columns)
-            near = suggest(said.column, known)
-            raise ValueError(f"column {shortened(said.column)}: expected one that is modelled: {listed(known)}{near}")
-        column = self.rules.columns[said.column]
-        wanted = value_set(column, said)
+            near = suggest(clause.column, known)
+            raise ValueError(f"column {shortened(clause.column)}: expected one that is modelled: {listed(known)}{near}")
+        column = self.rules.columns[clause.column]
+        wanted = value_set(column, clause)
 
-        relative = said.column in self.rules.relatives
+        relative = clause.column in self.rules.relatives
 
         def holds(values: pa.Array) -> np.ndarray:
             # Distances that are added up may lead beyond the bounds.
             places = ticks_of(column, values) if relative else column.numbers(values, False, Counter())
             return wanted.holds(*places)
 
-        if said.column not in self._groups or relative:
+        if clause.column not in self._groups or relative:
             return Condition(None, frozenset(), frozenset(), holds)
-        may, sure = choices_of(self.rules.learned.get(said.column, column), wanted)
+        may, sure = choices_of(self.rules.learned.get(clause.column, column), wanted)
         shares = {}
         if may != sure and isinstance(column, Numeric) and not column.scaled:
             shares = {code: share for code, share in enumerate(column.shares(wanted.intervals)) if code in may - sure}
             may = {code for code in may if shares.get(code, 1.0) > 0.0}
-        group, test = self._groups.index(said.column), None if may == sure else holds
+        group, test = self._groups.index(clause.column), None if may == sure else holds
         return Condition(group, frozenset(may), frozenset(sure), test, shares)
 
-    def check_together(self, conditions: Sequence[Said]) -> None:
+    def check_together(self, conditions: Sequence[Clause]) -> None:
         """Refuse conditions where it is sure that no record fulfils them and keeps the constraints.
 
         Raises:
@@ -416,7 +416,7 @@ class TableSchema(Schema):
     @property
     def declared_alone(self) -> TableSchema:
         """The same without constraints that noisy tables have shown."""
-        return self.changed(found_constraints=())
+        return self.with_values(found_constraints=())
 
     def unlabelled(self) -> TableSchema | None:
         """Return the schema of the same rows without their label, which a file may have all the same.
@@ -426,16 +426,16 @@ class TableSchema(Schema):
         dropped = column_of(self.label, {"type": "drop"}) if self.label else None
         columns = [dropped if column.name == self.label else column for column in self.columns]
         try:
-            plain = self.changed(columns, label=None, constraints=(), found_constraints=())
+            plain = self.with_values(columns, label=None, constraints=(), found_constraints=())
         except BadSchema:  # a column is relative to it
             return None
-        plain = plain.changed(constraints=tuple(said for said in self.constraints if plain._takes(said)))
+        plain = plain.with_values(constraints=tuple(said for said in self.constraints if plain._takes(said)))
         others = [size for group, size in enumerate(self.layout.groups) if group != self.layout.label]
         return plain if (plain.layout.units, list(plain.layout.groups)) == (self.layout.units, others) else None
 
     def _takes(self, constraint: object) -> bool:
         try:
-            self.changed(constraints=(constraint,))
+            self.with_values(constraints=(constraint,))
         except BadSchema:
             return False
         return True
@@ -457,13 +457,13 @@ class TableSchema(Schema):
         columns = fields.pop("columns", None)
         if not isinstance(columns, list) or len(columns) > _MOST_COLUMNS:
             raise BadSchema(f"{shortened(columns)}: expected a list of at most {_MOST_COLUMNS} columns", key="columns")
-        made = []
+        built = []
         for column in columns:
             if not isinstance(column, dict):
                 raise BadSchema(f"{shortened(column)}: expected an object with name and type", key="columns")
             column = dict(column)
-            made.append(column_of(column.pop("name", None), column))
-        return cls(made, TableKeys.of(fields))
+            built.append(column_of(column.pop("name", None), column))
+        return cls(built, TableKeys.of(fields))
 
     @cached_property
     def _groups(self) -> list[str]:
@@ -508,13 +508,13 @@ class TableSchema(Schema):
         """Refuse types that are none, or hold less than what may stand in a column, so that a record would decide them."""
         columns = {column.name: column for column in self.recorded} if self.types else {}
         wrong = {}
-        for name, own in self.types.items():
+        for name, type_name in self.types.items():
             if name not in columns:
                 near = suggest(name, columns)
                 wrong[name] = f"{shortened(name)}: expected the name of a column that is modelled{near}"
-            elif not holds(own, columns[name]):
+            elif not holds(type_name, columns[name]):
                 wrong[name] = (
-                    f"column {shortened(name)}: {shortened(own)}: expected a type of pandas or Arrow that holds all "
+                    f"column {shortened(name)}: {shortened(type_name)}: expected a type of pandas or Arrow that holds all "
                     "values which the schema allows, as in types: {age: int8, sex: category}"
                 )
         if wrong:
@@ -523,14 +523,14 @@ class TableSchema(Schema):
     def _check_label(self) -> None:
         if self.label in [column.name for column in self.open]:
             return
-        found = [column for column in self.modelled if column.name == self.label]
-        if not found:
+        labels = [column for column in self.modelled if column.name == self.label]
+        if not labels:
             near = suggest(self.label, [column.name for column in self.modelled])
             raise BadSchema(f"{shortened(self.label)}: expected the name of one of the modelled columns{near}", key="label")
-        column = found[0].with_bins(_MOST_LABELS)
+        column = labels[0].with_bins(_MOST_LABELS)
         if not 2 <= column.choices <= _MOST_LABELS or not all(map(column.alone, range(column.present))):
             expected = f"a column of 2 to {_MOST_LABELS:,} choices, each of one value, such as categories"
-            raise BadSchema(f"{self.label!r} has {_values_in_words(found[0])}: expected {expected}", key="label")
+            raise BadSchema(f"{self.label!r} has {_values_in_words(labels[0])}: expected {expected}", key="label")
 
 
 def _values_in_words(column: Modelled) -> str:

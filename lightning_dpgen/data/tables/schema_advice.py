@@ -14,12 +14,12 @@ from lightning_dpgen.data.conditions import quoted_name
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.categories import MANY, Category
 from lightning_dpgen.data.tables.constraint_texts import parse_constraints
-from lightning_dpgen.data.tables.descriptions import KINDS, keys_of, meaning_of
 from lightning_dpgen.data.tables.grouped import GROUPS
 from lightning_dpgen.data.tables.likely_form import likely_code
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import KINDS, keys_of, meaning_of
 
 # Records behind a value of a category in units of its noise.
 _CLEAR = 3.0
@@ -39,7 +39,7 @@ def warnings_of(schema: TableSchema, n: int | None = None, noise: float | None =
         noise: the standard deviation of the noise in a count, if one column alone had the budget; None without one.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> column = column_of("previous", {"type": "integer", "low": 0, "high": 300, "bins": 29})
         >>> list(warnings_of(TableSchema((column,))))[0][1][:60]
         'each of 29 bins of equal width holds about 10 values, which '
@@ -70,7 +70,7 @@ def warning_of_few(schema: TableSchema, n: int, noise: float) -> str | None:
         noise: the standard deviation of the noise in a count, if one column alone had the budget.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> columns = [column_of(name, {"type": "integer", "low": 0, "high": 9, "bins": 10}) for name in "abcdefgh"]
         >>> [warning_of_few(TableSchema(tuple(columns)), n, 1.3) is None for n in (100, 1000)]
         [False, True]
@@ -135,7 +135,7 @@ def _of_category(column: Category, n: int | None, noise: float | None) -> Iterat
     known = n is not None and noise is not None
     if n / count >= _CLEAR * noise if known else count <= MANY:
         return
-    told = (
+    noisy = (
         f", of which each has {n / count:,.1f} records on average, and a count has noise of about {noise:,.1f}"
         if known
         else ""
@@ -146,7 +146,7 @@ def _of_category(column: Category, n: int | None, noise: float | None) -> Iterat
             "a share of the budget (bins_share) finds those that many records have, and the others are learned in "
             f"{GROUPS} groups, within which they are not told apart"
         )
-    yield column.name, f"{count:,} values{told}: {lost}; put them together under one (other), or leave it out (type: drop)"
+    yield column.name, f"{count:,} values{noisy}: {lost}; put them together under one (other), or leave it out (type: drop)"
 
 
 def _of_numbers(column: Numeric) -> Iterator[tuple[str, str]]:
@@ -160,11 +160,11 @@ def _of_numbers(column: Numeric) -> Iterator[tuple[str, str]]:
     if column.scaled or column.bins is None or column.density or column.transform != "linear":
         return
     # Values of a column of real numbers are never one apart.
-    each = column.grid.span / column.bins if column.type in ("integer", "date") else None
-    if each is not None and each > _WIDE:
+    width = column.grid.span / column.bins if column.type in ("integer", "date") else None
+    if width is not None and width > _WIDE:
         yield (
             column.name,
-            f"each of {column.bins:,} bins of equal width holds about {each:,.0f} values, which are drawn evenly: where "
+            f"each of {column.bins:,} bins of equal width holds about {width:,.0f} values, which are drawn evenly: where "
             "many records have one of them, such as 0, it is lost. Leave bins out, so that they follow the records for a "
             "share of the budget; or name such values in special, or take transform: log",
         )
@@ -193,11 +193,11 @@ def warnings_of_sample(
         if share >= _ONE_VALUE and column.alone(most):
             yield column.name, f"{share:.1%} of the sample are {named}: there is little else to learn"
         elif share >= _ONE_BIN and not column.alone(most):
-            told = f"{share:.1%} of the sample are in one bin of equal width ({named}), whose values are drawn evenly"
+            problem = f"{share:.1%} of the sample are in one bin of equal width ({named}), whose values are drawn evenly"
             advice = "leave bins out, so that they follow the records for a share of the budget, or choose edges there"
             if column.name in left_open:
                 advice = "bins that follow the records are needed here, as bins_share buys them; or name edges"
-            yield column.name, f"{told}: {advice}"
+            yield column.name, f"{problem}: {advice}"
 
 
 def explained(name: str, fields: Mapping[str, Any]) -> list[str]:

@@ -23,7 +23,6 @@ from lightning_dpgen.data.files.text import UTF8, bare_name
 from lightning_dpgen.data.files.values import Nested
 from lightning_dpgen.data.files.workbook import WorkbookRows
 from lightning_dpgen.data.names import plain, texts_of
-from lightning_dpgen.data.tables.descriptions import KINDS
 from lightning_dpgen.data.tables.likely_form import (
     TRUTH,
     example_of,
@@ -53,6 +52,7 @@ from lightning_dpgen.data.tables.likely_rows import (
 from lightning_dpgen.data.tables.moment_form import MomentForm
 from lightning_dpgen.data.tables.scales import MOMENTS, Datetimes, Decimals, Integers, Scale, is_zone
 from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
+from lightning_dpgen.data.tables.schema_keys import KINDS
 from lightning_dpgen.data.tables.sources import check_kind
 from lightning_dpgen.data.tables.written_form import NEEDED, NumberForm
 from lightning_dpgen.sampling.errors import BadRecords
@@ -229,15 +229,15 @@ def draft_of_file(
     likely = likely_rows(path, charset)
     separator, skipped = likely.separator, Skipped(likely.skip_rows, likely.comment)
     about |= likely.fields | ({} if separator == default_separator(path) else {"separator": separator})
-    found = header_of(path, separator, charset, skipped)[1]
-    _refuse_many(found, path)
+    names = header_of(path, separator, charset, skipped)[1]
+    _refuse_many(names, path)
     if header:
-        _refuse_record([name.strip() for name in found], path)
+        _refuse_record([name.strip() for name in names], path)
     else:
         about["header"] = False
-    names = None if header else [f"column_{number}" for number in range(1, len(found) + 1)]
+    numbered = None if header else [f"column_{number}" for number in range(1, len(names) + 1)]
     rows = rows_of(
-        path, names, separator, skip_empty=True, charset=charset, skip_rows=skipped.rows, comment=skipped.comment
+        path, numbered, separator, skip_empty=True, charset=charset, skip_rows=skipped.rows, comment=skipped.comment
     )
     with closing(rows.batches([*rows.columns, *rows.unnamed])) as batches:
         batch = next(batches, None)
@@ -263,12 +263,12 @@ def _of_unnamed(place: int, values: pa.Array, path: Path) -> ColumnDraft:
     Raises:
         BadRecords: for any other, which may be one of a record in place of the header.
     """
-    told = f"column {place} has no name in the header and is left out"
+    problem = f"column {place} has no name in the header and is left out"
     if values.null_count == len(values):
-        return ColumnDraft("", {"type": "drop"}, {"type": f"{told}: the first rows have nothing there"})
+        return ColumnDraft("", {"type": "drop"}, {"type": f"{problem}: the first rows have nothing there"})
     if place == 1 and not values.null_count and _is_row_number(values, 2):
         return ColumnDraft(
-            "", {"type": "drop"}, {"type": f"{told}: it numbers the rows, as the index that pandas writes does"}
+            "", {"type": "drop"}, {"type": f"{problem}: it numbers the rows, as the index that pandas writes does"}
         )
     raise _header_with("an empty field", path)
 
@@ -351,8 +351,8 @@ def _of_texts(name: str, texts: _Texts, signs: NumberForm = _PLAIN) -> ColumnDra
     if texts.words and kind == "category":
         # A word may as well be one of the texts.
         named = value_text(texts.words)
-        told = f"are {named} values? Then list them. Else  missing: true  and  missing_values: {named}"
-        return draft.because("values", f"{draft.why['values']}. {told}")
+        advice = f"are {named} values? Then list them. Else  missing: true  and  missing_values: {named}"
+        return draft.because("values", f"{draft.why['values']}. {advice}")
     if kind == OPEN or not (texts.words or texts.has_empty):
         return draft
     known: dict[str, Any] = {"missing": True}
@@ -360,8 +360,8 @@ def _of_texts(name: str, texts: _Texts, signs: NumberForm = _PLAIN) -> ColumnDra
         known["missing_values"] = [*texts.words, *[""] * texts.has_empty]
     draft = replace(draft, fields=draft.fields | known)
     third = "; a third answer beside true and false is one of  type: category" if kind == "boolean" else ""
-    told = _MISSING_TOLD + third
-    return draft.because("missing_values", told) if texts.words else draft.because("missing", _EMPTY_TOLD)
+    advice = _MISSING_TOLD + third
+    return draft.because("missing_values", advice) if texts.words else draft.because("missing", _EMPTY_TOLD)
 
 
 def _of_present(name: str, texts: _Texts, signs: NumberForm) -> ColumnDraft:
@@ -416,10 +416,10 @@ def _of_numbers(name: str, texts: _Texts, form: NumberForm, signs: NumberForm) -
         draft = ColumnDraft.of_type(name, "number", decimals=decimals).because("decimals", _DECIMALS_TOLD)
     else:
         draft = ColumnDraft.of_type(name, "number")
-    own = {"decimal": form.decimal} if form.decimal != signs.decimal else {}
-    if signs.thousands and (own or (not holds_thousands(values, signs) and (np.abs(Decimals().ticks(read)) >= 1000).any())):
-        own["thousands"] = ""
-    for key, value in own.items():
+    new = {"decimal": form.decimal} if form.decimal != signs.decimal else {}
+    if signs.thousands and (new or (not holds_thousands(values, signs) and (np.abs(Decimals().ticks(read)) >= 1000).any())):
+        new["thousands"] = ""
+    for key, value in new.items():
         draft = replace(draft, fields=draft.fields | {key: value}).because(key, _OWN[key])
     for key, value in texts.amounts.fields.items():
         draft = replace(draft, fields=draft.fields | {key: value}).because(key, _UNIT_TOLD)
@@ -435,13 +435,13 @@ def _of_several(name: str, values: pa.Array) -> ColumnDraft | None:
     """Leave open the type of a column of numbers of several units, or of dates in two forms; None for any other."""
     if units := several_units(values):
         named = ", ".join(f'"{unit}"' for unit in units[:_MOST_NAMED])
-        told = f"numbers of several units, {named}: one column has one unit; convert them, or give each a column"
+        problem = f"numbers of several units, {named}: one column has one unit; convert them, or give each a column"
     elif two := likely_two(values):
         named = " and ".join(f'{example_of(form)} ("{form.format}")' for form in two)
-        told = f"dates or times in two forms, as {named}: write all in one form; format: names it"
+        problem = f"dates or times in two forms, as {named}: write all in one form; format: names it"
     else:
         return None
-    return ColumnDraft(name, {"type": OPEN}, {"type": told})
+    return ColumnDraft(name, {"type": OPEN}, {"type": problem})
 
 
 def _is_row_number(texts: pa.Array, fewest: int = _FEWEST_NUMBERED) -> bool:
@@ -500,14 +500,14 @@ def _of_arrow(name: str, kind: pa.DataType) -> ColumnDraft:
         "time": pa.types.is_time,
         "category": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
     }
-    for found, test in tests.items():
+    for type_name, test in tests.items():
         if test(kind) and getattr(kind, "tz", None) is not None:
             zone = kind.tz if is_zone(kind.tz) and kind.tz[0].isalpha() else OPEN
-            return ColumnDraft.of_type(name, found, zone=zone).because("zone", _ZONE)
+            return ColumnDraft.of_type(name, type_name, zone=zone).because("zone", _ZONE)
         if test(kind):
             if pa.types.is_decimal(kind) and 0 < kind.scale <= 15:
-                return ColumnDraft.of_type(name, found, decimals=kind.scale).because("decimals", _SCALE_TOLD)
-            return ColumnDraft.of_type(name, found)
+                return ColumnDraft.of_type(name, type_name, decimals=kind.scale).because("decimals", _SCALE_TOLD)
+            return ColumnDraft.of_type(name, type_name)
     return ColumnDraft(name, {"type": "drop"}, {"type": f"{kind} cannot be modelled: convert it, or leave it out"})
 
 

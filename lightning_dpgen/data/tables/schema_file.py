@@ -16,10 +16,10 @@ from lightning_dpgen.common.strict_json import read_json
 from lightning_dpgen.data.files.text import check_there
 from lightning_dpgen.data.tables.column import BadParts, BadSchema, Column, shortened
 from lightning_dpgen.data.tables.description import Unfilled
-from lightning_dpgen.data.tables.descriptions import KINDS, TableKeys, column_of, describe
 from lightning_dpgen.data.tables.relative import RELATIVE_TO
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS, FOUND
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_keys import KINDS, TableKeys, column_of, describe
 
 # A draft holds one of these where a person has to decide.
 UNFILLED = ("???", "TODO")
@@ -73,15 +73,15 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> dict:
         if not isinstance(node, yaml.MappingNode):
             raise _Refused(f"{shortened(node.value)}: expected keys and values", node.start_mark)
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise _Refused("expected a name before the colon", key.start_mark)
             # Names of columns such as 2020 or no stay text.
-            if key.value in found:
+            if key.value in mapping:
                 raise _Refused(f"{shortened(key.value)} appears twice", key.start_mark)
-            found[key.value] = self.construct_object(value, deep=True)
-        return found
+            mapping[key.value] = self.construct_object(value, deep=True)
+        return mapping
 
 
 class _Dumper(yaml.SafeDumper):
@@ -190,11 +190,11 @@ def parse_schema(text: str, source: str = "the schema") -> TableSchema:
         Traceback (most recent call last):
         lightning_dpgen.data.tables.column.BadSchema: F, line 2: column 'age': high: 'x': expected a whole number...
     """
-    found, problems = parse_leniently(text, source)
+    schema, problems = parse_leniently(text, source)
     if problems:
         raise problems[0]
-    assert found is not None, "a schema without a problem is one"
-    return found
+    assert schema is not None, "a schema without a problem is one"
+    return schema
 
 
 def parse_leniently(text: str, source: str = "the schema") -> tuple[TableSchema | None, list[BadSchema]]:
@@ -384,10 +384,10 @@ def _parsed(text: str, source: str, key: str = "columns") -> tuple[yaml.MappingN
         if filled != text:
             return _parsed(filled, source, key)
         line = "" if error.problem_mark is None else f", line {error.problem_mark.line + 1}"
-        told = error.problem or error.context
+        problem = error.problem or error.context
         behind = "; a text that begins with a quote ends with the next one: put the whole into quotes, or none"
-        quoted = behind if told == _BEHIND_QUOTE else ""
-        raise BadSchema(f"{source}{line}: not YAML: {told}{quoted}") from None
+        quoted = behind if problem == _BEHIND_QUOTE else ""
+        raise BadSchema(f"{source}{line}: not YAML: {problem}{quoted}") from None
     except yaml.YAMLError as error:
         raise BadSchema(f"{source}: not YAML: {' '.join(str(error).split())[:100]}") from None
     except (RecursionError, ValueError):

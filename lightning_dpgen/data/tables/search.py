@@ -40,7 +40,7 @@ class Search:
         declared: its description, with `PRIVATE` in some places.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import describe
+        >>> from lightning_dpgen.data.tables.schema_keys import describe
         >>> search = Search("age", describe("age", {"type": "integer", "low": "private", "high": "private"}))
         >>> search.find, search.complete([0, 127]).high
         ('bounds', 127)
@@ -77,35 +77,35 @@ class Search:
         """The type in a synthetic table."""
         return self.widest.arrow
 
-    def complete(self, found: Any) -> ColumnDescription:
+    def complete(self, discovery: Any) -> ColumnDescription:
         """Return the finished description.
 
         Args:
-            found: bounds on the scale of `raw`; ``{"bounds": bounds, "pieces": ..., "noise": ...}``, if it was also found
-                how numbers between them are distributed (`find_values`); or the categories.
+            discovery: bounds on the scale of `raw`; ``{"bounds": bounds, "pieces": ..., "noise": ...}``, if it was also
+                found how numbers between them are distributed (`find_values`); or the categories.
         """
         if self.find == KEYS:
             other = self.declared.other or OTHER
             # A key that a schema cannot hold counts as not found.
-            known = [key for key in found if key != other and is_text(key) and key == key.strip()]
-            return self.declared.changed(values=[*known, other], other=other, outside=CLAMP)
-        found = found if isinstance(found, Mapping) else {"bounds": found}
-        low, high = map(self.scale.declared, self._limits(found["bounds"]))
+            known = [key for key in discovery if key != other and is_text(key) and key == key.strip()]
+            return self.declared.with_values(values=[*known, other], other=other, outside=CLAMP)
+        discovery = discovery if isinstance(discovery, Mapping) else {"bounds": discovery}
+        low, high = map(self.scale.declared, self._limits(discovery["bounds"]))
         keys: dict[str, Any] = {"low": low, "high": high, "outside": CLAMP}
-        if "pieces" in found:
-            density = [[self.scale.declared(start), mass] for start, mass in found["pieces"]]
-            keys |= {"density": density, "density_noise": found["noise"]}
+        if "pieces" in discovery:
+            density = [[self.scale.declared(start), mass] for start, mass in discovery["pieces"]]
+            keys |= {"density": density, "density_noise": discovery["noise"]}
         if self.declared.transform != "linear":
             try:
                 # A logarithm's first bins are narrow far from 0: float64 may not tell them apart.
-                self.declared.changed(**keys, bins=self.declared.bins or _BINS)
+                self.declared.with_values(**keys, bins=self.declared.bins or _BINS)
             except BadSchema:
                 keys["transform"] = "linear"
-        return self.declared.changed(**keys)
+        return self.declared.with_values(**keys)
 
-    def build(self, found: Any) -> Column:
+    def build(self, discovery: Any) -> Column:
         """Return the column of the description that `complete` returns."""
-        return self.complete(found).build(self.name)
+        return self.complete(discovery).build(self.name)
 
     def leaves_between(self, bounds: Sequence[int | float]) -> Leaves:
         """Return the leaves of a tree between bounds that were found, for numbers as `raw` gives them."""

@@ -21,7 +21,7 @@ from lightning_dpgen.data.files.parquet import FileRows, FolderRows
 from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.files.text import WHOLE, MissingData, TextRange, check_there
 from lightning_dpgen.data.names import are_numbers, plain
-from lightning_dpgen.data.tables.arrays import Misfit, shown
+from lightning_dpgen.data.tables.arrays import Misfit, quote_cell
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Column, shortened
 from lightning_dpgen.data.tables.likely_rows import likely_advice
@@ -100,7 +100,7 @@ def _refusal(form: WrittenForm, values: pa.Array, row: int) -> Misfit:
     kinds = (form.kind,) if isinstance(form, MomentForm) else ("integer", "number")
     advice = likely_advice(values[row].as_py(), *kinds)
     likely = f"; {advice}" if advice else ""
-    problem = f"{shown(values, row)}: expected {form.declared}, as the schema declares, such as {form.example}"
+    problem = f"{quote_cell(values, row)}: expected {form.declared}, as the schema declares, such as {form.example}"
     return Misfit(row, problem, f"correct the value or the schema{likely}")
 
 
@@ -140,13 +140,13 @@ class UnescapingSource(WrappedRows):
 
     def batches(self, columns: list[str]) -> Generator[pa.RecordBatch]:
         both = self._both(columns)
-        found: dict[str, tuple[bool, bool]] = {}
+        forms: dict[str, tuple[bool, bool]] = {}
         for batch in self._rows.batches([self._in_file[name] for name in columns]):
             arrays = []
             # An empty field may be the text of a category.
             for name, column in zip(columns, (column.fill_null("") for column in batch.columns), strict=True):
                 if len(both.get(name, ())):
-                    found[name] = self._one_form(name, column, both[name], found.get(name, (False, False)))
+                    forms[name] = self._one_form(name, column, both[name], forms.get(name, (False, False)))
                 texts = self._listed.get(name)
                 arrays.append(column if texts is None else known_again(column, texts, escaped=self._escaped))
             yield pa.record_batch(arrays, names=columns)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.common.plain_text import listed
-from lightning_dpgen.data.conditions import EQUAL, UNEQUAL, Said, quoted_name
+from lightning_dpgen.data.conditions import EQUAL, UNEQUAL, Clause, quoted_name
 from lightning_dpgen.data.tables.arrays import Misfit
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled, shortened
@@ -87,7 +87,7 @@ class ValueSet:
         return np.where(absent, firsts[0], moved).astype(numbers.dtype), np.zeros(len(numbers), bool)
 
 
-def value_set(column: Modelled, said: Said) -> ValueSet:
+def value_set(column: Modelled, clause: Clause) -> ValueSet:
     """Return the values of a column that a condition asks for.
 
     A missing value belongs to ``is missing`` alone, as in SQL. A range such as ``30..39`` holds both its ends.
@@ -96,32 +96,32 @@ def value_set(column: Modelled, said: Said) -> ValueSet:
         ValueError: for values that the column cannot have, an order of values without one, or a set that holds nothing.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> age = column_of("age", {"type": "integer", "low": 17, "high": 90})
-        >>> value_set(age, Said("age", "!=", ("40",)))
+        >>> value_set(age, Clause("age", "!=", ("40",)))
         ValueSet(intervals=((17, 39), (41, 90)), missing=False)
     """
     try:
-        places = _places(column, said)
+        places = _places(column, clause)
     except ValueError as error:
-        words = [value for value in said.values if isinstance(value, str) and value.lower() == MISSING]
+        words = [value for value in clause.values if isinstance(value, str) and value.lower() == MISSING]
         if not (words and column.missing):
             raise
-        unlike = "not " * (said.operator == UNEQUAL)
+        unlike = "not " * (clause.operator == UNEQUAL)
         raise ValueError(f"{error}; ask for missing values by '{quoted_name(column.name)} is {unlike}missing'") from None
     missing = any(place is None for place in places)
     if missing and not column.missing:
         raise ValueError(f"column {column.name!r}: its schema lets no value be missing: expected a value")
     whole, ordered = not isinstance(column, Numeric) or column.scale.whole, all_values(column).intervals
     intervals = [place for place in places if place is not None]
-    if said.operator == UNEQUAL:
+    if clause.operator == UNEQUAL:
         taken, missing = intervals, False
         intervals = _others(taken, ordered, whole)
-    elif said.operator != EQUAL:
-        intervals = _ordered(column, said.operator, intervals[0][0], ordered, whole)
+    elif clause.operator != EQUAL:
+        intervals = _ordered(column, clause.operator, intervals[0][0], ordered, whole)
     kept = joined(_within(joined(intervals, whole), ordered), whole)
     if not kept and not missing:
-        raise ValueError(f"column {column.name!r}: no value of its schema is {said.operator} {listed(said.values)}")
+        raise ValueError(f"column {column.name!r}: no value of its schema is {clause.operator} {listed(clause.values)}")
     return ValueSet(tuple(kept), missing)
 
 
@@ -193,7 +193,7 @@ def values_of(column: Modelled, values: Sequence[Any]) -> list[int | float | Non
         ValueError: for the first that the column cannot have.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> city = column_of("city", {"type": "category", "values": ["Oslo", "Rome"], "missing": True})
         >>> values_of(city, ["Rome", "", "Oslo"])
         [1, None, 0]
@@ -209,11 +209,11 @@ def values_of(column: Modelled, values: Sequence[Any]) -> list[int | float | Non
     return [value_of(column, value) for value in values]
 
 
-def _places(column: Modelled, said: Said) -> list[Interval | None]:
+def _places(column: Modelled, clause: Clause) -> list[Interval | None]:
     """Return the interval of each value that was said."""
     if not isinstance(column, Numeric):
-        return [None if place is None else (place, place) for place in values_of(column, said.values)]
-    return [_place(column, text, said.operator) for text in said.values]
+        return [None if place is None else (place, place) for place in values_of(column, clause.values)]
+    return [_place(column, text, clause.operator) for text in clause.values]
 
 
 def _place(column: Numeric, value: Any, operator: str) -> Interval | None:
@@ -299,20 +299,20 @@ def _common(one: Interval, other: Interval) -> Interval:
 
 def _within(intervals: Sequence[Interval], known: Sequence[Interval]) -> list[Interval]:
     """Return what increasing intervals have in common with others, which are increasing and apart."""
-    starts, found = [low for low, _ in known], []
+    starts, common = [low for low, _ in known], []
     for low, high in intervals:
         first = max(bisect.bisect_right(starts, low) - 1, 0)
         last = bisect.bisect_right(starts, high)
-        found += [_common((low, high), other) for other in known[first:last]]
-    return found
+        common += [_common((low, high), other) for other in known[first:last]]
+    return common
 
 
 def joined(intervals: list[Interval], whole: bool) -> list[Interval]:
     """Return intervals in their order, those that touch as one, without empty ones."""
-    found: list[Interval] = []
+    result: list[Interval] = []
     for low, high in sorted(interval for interval in intervals if interval[0] <= interval[1]):
-        if found and low <= _next(found[-1][1], whole, True):
-            found[-1] = found[-1][0], max(found[-1][1], high)
+        if result and low <= _next(result[-1][1], whole, True):
+            result[-1] = result[-1][0], max(result[-1][1], high)
         else:
-            found.append((low, high))
-    return found
+            result.append((low, high))
+    return result

@@ -103,13 +103,13 @@ class TableValues:
 
     def rows(self) -> Rows:
         """Return the values as constraints look at them."""
-        found: Rows = {}
+        rows: Rows = {}
         for column, numbers in zip(self.of_numbers, self.numbers.T, strict=True):
             absent = np.isnan(numbers)
-            found[column.name] = np.where(absent, 0.0, numbers), absent
+            rows[column.name] = np.where(absent, 0.0, numbers), absent
         for column, codes in zip(self.of_codes, self.codes.T, strict=True):
-            found[column.name] = codes, codes >= column.present
-        return found
+            rows[column.name] = codes, codes >= column.present
+        return rows
 
     def scaled(self) -> tuple[Encoded, Layout]:
         """Write the values as units and groups, exact but for float32, for metrics that take `Encoded` records.

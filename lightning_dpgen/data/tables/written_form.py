@@ -183,13 +183,13 @@ def problem_of_unit(unit: object, negative: object) -> tuple[str, str] | None:
         >>> problem_of_unit("1 €", "(1 €)"), problem_of_unit("EUR", None)[0], problem_of_unit("$1", "(1)")[0]
         (None, 'unit', 'negative')
     """
-    said = f"{str(unit)[:_LONGEST_UNIT]!r}: expected the number 1 as it is written, such as '1 €', '$1' or '1%'"
+    problem = f"{str(unit)[:_LONGEST_UNIT]!r}: expected the number 1 as it is written, such as '1 €', '$1' or '1%'"
     if not isinstance(unit, str) or len(_ONE.findall(unit)) != 1 or unit != unit.strip():
-        return "unit", said
+        return "unit", problem
     if len(unit) > _LONGEST_UNIT or not unit.replace("\u00a0", " ").replace("\u202f", " ").isprintable():
-        return "unit", f"{said}, of at most {_LONGEST_UNIT} signs"
+        return "unit", f"{problem}, of at most {_LONGEST_UNIT} signs"
     if (signs := _NO_UNIT.intersection(unit)) or unit[0] in _MINUS:
-        return "unit", f"{said}, without {min(signs, default=unit[0])}"
+        return "unit", f"{problem}, without {min(signs, default=unit[0])}"
     if negative is not None and negative not in negatives_of(unit):
         expected = ", ".join(map(repr, negatives_of(unit)))
         return "negative", f"{str(negative)[:_LONGEST_UNIT]!r}: expected the number -1 as it is written: one of {expected}"

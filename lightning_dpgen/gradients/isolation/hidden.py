@@ -17,11 +17,11 @@ def is_hidden(x: Any) -> bool:
     return isinstance(x, Tensor) and _functorch.is_functorch_wrapped_tensor(x)
 
 
-class Ruled(Tensor):
+class SelfRuledTensor(Tensor):
     """A tensor whose own `__torch_function__` computes, or refuses, every function that receives it."""
 
 
-class EscapedTensor(Ruled):
+class EscapedTensor(SelfRuledTensor):
     """A tensor that was computed from a record and outlived the call of the loss: it has no value any more."""
 
     @classmethod

@@ -27,9 +27,9 @@ from torch.nn.modules import module
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from lightning_dpgen.gradients.isolation import apart
-from lightning_dpgen.gradients.isolation.hidden import Ruled, is_hidden
-from lightning_dpgen.gradients.isolation.vmap_functions import OF_PLAIN, SPECIAL, any_hidden, call_apart
+from lightning_dpgen.gradients.isolation import unknown_functions
+from lightning_dpgen.gradients.isolation.hidden import SelfRuledTensor, is_hidden
+from lightning_dpgen.gradients.isolation.vmap_functions import OF_PLAIN, SPECIAL, any_hidden, call_decomposed
 from lightning_dpgen.gradients.isolation.vmap_overrides import COMPUTING, override_for
 from lightning_dpgen.sampling.randomness import generator_states, torch_generators
 from lightning_dpgen.sampling.trees import leaves_of
@@ -143,7 +143,7 @@ class LossGuard(TorchFunctionMode):
         for x in args:
             if isinstance(x, Tensor):
                 hidden = hidden or _functorch.is_functorch_wrapped_tensor(x)
-                traced = traced or isinstance(x, Ruled)
+                traced = traced or isinstance(x, SelfRuledTensor)
         hidden = hidden or any_hidden(args, kwargs)
         # Factories draw nothing, and to compare states would take ten times as long as they do.
         if not (
@@ -154,8 +154,8 @@ class LossGuard(TorchFunctionMode):
             or isinstance(function, MethodWrapperType)
         ):
             return self._call_without_record(function, args, kwargs)
-        if hidden and function not in apart.APART:
-            return self.alone(function, args, kwargs)
+        if hidden and function not in unknown_functions.KEEPS_RECORDS_APART:
+            return self._call_unknown(function, args, kwargs)
         result = NotImplemented
         if (instead := override_for(function)) is not None:
             result = instead(self, function, *args, **kwargs)
@@ -170,7 +170,7 @@ class LossGuard(TorchFunctionMode):
         except RuntimeError as error:
             if self.isolation is None or "Batching rule not implemented" not in str(error):
                 raise
-        return call_apart(function, args, kwargs)
+        return call_decomposed(function, args, kwargs)
 
     def _call_without_record(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Call a function without a record among its arguments (attention among learned queries).
@@ -189,21 +189,20 @@ class LossGuard(TorchFunctionMode):
         else:
             if generator_states() == before or any_hidden(result):
                 return result
-        args, kwargs = self._with_draws_of_each(function, args, kwargs, writes)
-        return self.call(function, args, kwargs, draws_seen=True)
+        return self.call(function, *self._with_own_first_tensor(function, args, kwargs, writes))
 
-    def alone(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    def _call_unknown(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Compute, for each record alone, a function that is not known to keep records apart."""
         if function in _WRITING:
             self.write(function, *args, **kwargs)
-        if any(isinstance(x, Ruled) for x in leaves_of((args, kwargs))) or _is_ours(function):
+        if any(isinstance(x, SelfRuledTensor) for x in leaves_of((args, kwargs))) or _is_ours(function):
             return function(*args, **kwargs)
         instead = override_for(function)
         if instead is not None and instead not in COMPUTING:
             result = instead(self, function, *args, **kwargs)
             if result is not NotImplemented:
                 return result
-        return apart.compute_alone(self.isolation, function, args, kwargs)
+        return unknown_functions.loop_over_records(self.isolation, function, args, kwargs)
 
     def remember(self, function: Callable, *args: Any, **kwargs: Any) -> Tensor:
         """Make a new tensor, and remember it if it holds no record."""
@@ -218,10 +217,10 @@ class LossGuard(TorchFunctionMode):
             del self._new[id(x)]
             # A tensor that shares its memory would become another one for its sharers.
             if x._base is None and torch._C._storage_Use_Count(x.untyped_storage()._cdata) <= 2:
-                torch.utils.swap_tensors(x, self.for_each(x))
+                torch.utils.swap_tensors(x, self.expand_to_records(x))
         return NotImplemented
 
-    def for_each(self, x: Tensor) -> Tensor:
+    def expand_to_records(self, x: Tensor) -> Tensor:
         """Turn a tensor without a record into one of each record's own.
 
         Raises:
@@ -235,7 +234,7 @@ class LossGuard(TorchFunctionMode):
             copies = x.expand(self.isolation.size, *x.shape).clone()
         return self.isolation.hide(copies)
 
-    def _with_draws_of_each(
+    def _with_own_first_tensor(
         self, function: Callable, args: tuple, kwargs: dict[str, Any], writes: bool
     ) -> tuple[tuple, dict[str, Any]]:
         """Give each record its own of the first tensor among the arguments, so that each draws its own numbers.
@@ -250,7 +249,7 @@ class LossGuard(TorchFunctionMode):
                 f"the loss calls {_name_of(function)}, which draws the same random numbers for all records of a lot: use "
                 "torch.rand, torch.randn or torch.randint, which draw for each record"
             )
-        leaves[first] = self.for_each(leaves[first])
+        leaves[first] = self.expand_to_records(leaves[first])
         return tree_unflatten(leaves, structure)
 
     def check_state(self) -> None:

@@ -45,7 +45,7 @@ _REASONS = {
     "masked_select": "makes a shape that follows from a record (masked_select): use torch.where(mask, a, b)",
     "Batch norm got a batched tensor": "updates running statistics, into which records would be written (a batch norm in "
     "train mode): use group_norm or layer_norm, or call eval() on it",
-    # Where a function is called of a shape alone (`apart.py`), torch refuses these in other words.
+    # Where a function is called of a shape alone (`unknown_functions.py`), torch refuses these in other words.
     **dict.fromkeys(
         ("Cannot copy out of meta", "convert meta device"),
         "takes a value of a record out of torch (tolist, numpy): compute with tensors",

@@ -33,10 +33,10 @@ def call_by_parts(function: Callable, args: tuple, kwargs: dict[str, Any]) -> An
     except RuntimeError as error:
         if "Batching rule not implemented" not in str(error):
             raise
-    return call_apart(function, args, kwargs)
+    return call_decomposed(function, args, kwargs)
 
 
-def call_apart(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+def call_decomposed(function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Call a function of hidden tensors inside a level of autograd, which takes composite functions apart."""
     level = _functorch._grad_increment_nesting()
     try:

@@ -18,15 +18,15 @@ def _segmented(function: Callable, weight_factors: Callable[..., GradientFactors
     def rule(tape: Tape, x, weight, bias, offsets, **options):
         rows, isolation = tape.rows(x), tape.isolation
         if isinstance(offsets, HiddenOffsets):
-            own = isolation.offsets
+            ends = isolation.offsets
         elif rows is not None:
-            own = (0, isolation.size)
+            ends = (0, isolation.size)
         else:
             return NotImplemented
-        if rows is not None and (rows.shape[1] != 1 or len(own) != len(weight) + 1):
+        if rows is not None and (rows.shape[1] != 1 or len(ends) != len(weight) + 1):
             raise ValueError(
                 f"a stack of {len(weight)} components takes (1, ...) for one record of a lot, with the lot's offsets; "
-                f"found {tuple(x.shape)} and {len(own) - 1} components"
+                f"found {tuple(x.shape)} and {len(ends) - 1} components"
             )
         with isolation.outside():
             inputs = isolation.rows_or_copies(x).squeeze(1)
@@ -39,13 +39,13 @@ def _segmented(function: Callable, weight_factors: Callable[..., GradientFactors
                     weight.source.shape[1:],
                     **options,
                 )
-                yield weight.source, OneComponent(factors, own)
+                yield weight.source, OneComponent(factors, ends)
             if isinstance(bias, TracedParameter):
                 total = gradient if gradient.dim() == 2 else gradient.flatten(2).sum(dim=2)
-                yield bias.source, OneComponent(Dense(total), own)
+                yield bias.source, OneComponent(Dense(total), ends)
 
         return tape.note(
-            lambda: function(inputs, value_of(weight), value_of(bias), own, **options), note, lambda y: y.unsqueeze(1)
+            lambda: function(inputs, value_of(weight), value_of(bias), ends, **options), note, lambda y: y.unsqueeze(1)
         )
 
     return rule

@@ -103,7 +103,7 @@ class _Lstm:
         squashed = torch.empty_like(cells[1:])
         states = before[1:] if projection is None else torch.empty_like(squashed)
         # Views of all times at once take less time than one by one.
-        each = zip(
+        views = zip(
             gates,
             opened,
             opened[:, :, : 2 * size],
@@ -114,7 +114,7 @@ class _Lstm:
             states,
             strict=False,
         )
-        for t, (added, all_four, first_two, into, forget, new, out, last, cell_at, squashed_at, state) in enumerate(each):
+        for t, (added, all_four, first_two, into, forget, new, out, last, cell_at, squashed_at, state) in enumerate(views):
             torch.addmm(added, before[t], turned, out=all_four)
             first_two.sigmoid_()
             new.tanh_()
@@ -140,11 +140,11 @@ class _Lstm:
         gradients = opened.new_empty(*opened.shape[:2], 4, into.shape[2])
         projected = None if projection is None else torch.empty_like(gradient)
         hidden, cell = last
-        each = zip(
+        views = zip(
             to_cell, to_output, slopes, gradients[:, :, :3], gradients[:, :, 3], gradients.flatten(2), forget, strict=True
         )
         hidden = gradient[-1] + hidden
-        for t, (cell_slope, output_slope, slope, first_three, fourth, all_four, kept) in reversed(list(enumerate(each))):
+        for t, (cell_slope, output_slope, slope, first_three, fourth, all_four, kept) in reversed(list(enumerate(views))):
             if projection is not None:
                 projected[t] = hidden
                 hidden = hidden @ projection

@@ -9,12 +9,12 @@ from lightning_dpgen.data.conditions import quoted_name
 from lightning_dpgen.data.schema import Schema, kind_of
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Column, Modelled
-from lightning_dpgen.data.tables.description import Dropped, Fake
 from lightning_dpgen.data.tables.grouped import Grouped
+from lightning_dpgen.data.tables.made_up import Dropped, Fake
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.relative import Relative
 from lightning_dpgen.measure.first_draw import FirstDraw
-from lightning_dpgen.release.pages.text import joined, listed, printable, value_text
+from lightning_dpgen.release.pages.text import join_values, joined, printable, value_text
 
 # Columns and channels that a page lists; the certificate has them all.
 MOST = 60
@@ -70,7 +70,7 @@ def kept_constraints(schema: Schema, first: FirstDraw | None) -> Kept | None:
 def describe_label(schema: Schema) -> list[Described]:
     """Describe the label of records that is no column of a table; return nothing where there is none."""
     name, values = schema.label_values
-    return [Described(name, "category", listed(values), f"{len(values):,} choices")] if values else []
+    return [Described(name, "category", join_values(values), f"{len(values):,} choices")] if values else []
 
 
 def describe_column(column: Column, learned: Modelled | None, label: bool) -> Described:
@@ -91,13 +91,13 @@ def describe_column(column: Column, learned: Modelled | None, label: bool) -> De
     is_label = "the label" if label else ""
     if isinstance(column, Category):
         kind = "true or false" if column.kind is bool else "category"
-        values = joined([listed(column.present_names), missing])
+        values = joined([join_values(column.present_names), missing])
         choices = f"{column.choices:,} choices" if column.choices else "one value only"
         choices = learned.in_words if isinstance(learned, Grouped) else choices
         return Described(name, kind, values, joined([choices, is_label]), note)
     if not isinstance(about, Numeric):
         return Described(name, type(column).__name__.lower(), missing, is_label, note)
-    special = f"on their own: {listed(about.special)}" if about.special else ""
+    special = f"on their own: {join_values(about.special)}" if about.special else ""
     values = joined([f"{value_text(about.low)} to {value_text(about.high)}", special, missing])
     if isinstance(column, Relative):
         written = f"{_cut(column.apart)} of {column.apart.low} to {column.apart.high} {measured_from(column)}"

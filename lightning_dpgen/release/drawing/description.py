@@ -31,7 +31,7 @@ _NO_ENCODER = {"rbm_mixture": "Boltzmann machines", "wgan_mixture": "generators"
 
 def measured_networks() -> set[str]:
     """Return the names of networks that are fitted to measured statistics, of all kinds of records."""
-    return {name for kind in kinds().values() for name in kind.measured}
+    return {name for kind in kinds().values() for name in kind.measured_networks}
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def conditions_on(schema: Schema, where: Where) -> dict[str, list[Condition]]:
         ValueError: naming the column, for one that there is not, or conditions that no record fulfils.
 
     Example:
-        >>> from lightning_dpgen.data.tables.descriptions import column_of
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
         >>> from lightning_dpgen.data.tables.schema import TableSchema
         >>> schema = TableSchema((column_of("age", {"type": "integer", "low": 0, "high": 99, "bins": 10}),))
         >>> [condition.may for condition in conditions_on(schema, ["age >= 85", "age < 90"])["age"]][0]

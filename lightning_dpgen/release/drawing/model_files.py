@@ -152,10 +152,10 @@ def _described_network(
         if kinds is not None and type(value) not in kinds:
             raise ValueError(f"{name}={value!r}: expected another kind of value")
     if kind in NETWORKS:
-        asked = [own for own in inspect.signature(networks[kind]).parameters.values() if own.name != "schema"]
-        if lacking := [own.name for own in asked if own.default is own.empty and own.name not in description]:
+        asked = [x for x in inspect.signature(networks[kind]).parameters.values() if x.name != "schema"]
+        if lacking := [x.name for x in asked if x.default is x.empty and x.name not in description]:
             raise ValueError(f"{lacking[0]} is missing")
-        if foreign := sorted(description.keys() - {own.name for own in asked}):
+        if foreign := sorted(description.keys() - {x.name for x in asked}):
             raise ValueError(f"{foreign[0]}: a {kind} has no such setting")
     # Sizes that the tensors do not have cost nothing on this device.
     with torch.device("meta"):

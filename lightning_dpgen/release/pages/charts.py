@@ -20,12 +20,12 @@ _HIGH, _BASE = 96, 112
 _SHOWN, _WITHIN = 1000, 0.99
 
 
-def ranked(names: Sequence[str], shares: np.ndarray, said: str, top: float | None = None) -> Markup:
+def ranked(names: Sequence[str], shares: np.ndarray, alt: str, top: float | None = None) -> Markup:
     """Draw horizontal bars from the top, each with its name and share.
 
     Args:
         shares: (names,) in [0, 1].
-        said: the content of the chart, for those who do not see it.
+        alt: the content of the chart, for those who do not see it.
         top: the share of a bar of full length; None for the largest of these.
     """
     left, right = 130, 44
@@ -42,10 +42,10 @@ def ranked(names: Sequence[str], shares: np.ndarray, said: str, top: float | Non
         for i, (name, share) in enumerate(zip(names, shares.tolist(), strict=True))
         for width in [max(0.6, share / top * (_WIDTH - left - right)) if share else 0.0]
     )  # fmt: skip
-    return _svg(_ROW * len(names) + 2, said, rows)
+    return _svg(_ROW * len(names) + 2, alt, rows)
 
 
-def histogram(shares: np.ndarray, low: str, high: str, said: str) -> Markup:
+def histogram(shares: np.ndarray, low: str, high: str, alt: str) -> Markup:
     """Draw upright bars for shares (bars,) in [0, 1], with the texts `low` and `high` under the first and the last."""
     left, right = 36, _WIDTH - 4
     step = (right - left) / max(1, len(shares))
@@ -62,7 +62,7 @@ def histogram(shares: np.ndarray, low: str, high: str, said: str) -> Markup:
         '<line class="grid" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/><text x="{3}" y="{4}" text-anchor="end">{5}</text>'
         '<text x="{0}" y="{6}">{7}</text><text x="{1}" y="{6}" text-anchor="end">{8}</text>'
     ).format(left, right, _BASE, left - 6, _BASE - _HIGH + 9, percent(top), _BASE + 15, printable(low), printable(high))
-    return _svg(_BASE + 20, said, bars + axis)
+    return _svg(_BASE + 20, alt, bars + axis)
 
 
 def epsilon_curve(curve: Sequence[tuple[float, float]]) -> Markup | None:
@@ -129,7 +129,7 @@ def percent(share: float) -> str:
     return f"{share:.1%}" if 0.0 < share < 0.0095 else f"{share:.0%}"
 
 
-def _svg(height: int, said: str, inner: Markup) -> Markup:
+def _svg(height: int, alt: str, inner: Markup) -> Markup:
     return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-        _WIDTH, height, said, inner
+        _WIDTH, height, alt, inner
     )

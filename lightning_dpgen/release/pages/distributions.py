@@ -21,7 +21,7 @@ from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.release.drawing.described import measured_from
 from lightning_dpgen.release.pages.charts import histogram, percent, ranked
 from lightning_dpgen.release.pages.text import printable, value_text
-from lightning_dpgen.release.rows.as_read import AsRead
+from lightning_dpgen.release.rows.output_format import OutputFormat
 
 # The most records for charts, charts, items, example records and their columns; then the most bars and named values.
 ROWS, CHARTS, ITEMS, EXAMPLES, ACROSS = 50_000, 24, 30, 6, 16
@@ -94,7 +94,7 @@ def show_table(path: Path, schema: Schema) -> Shown:
     read = table = _read(path, list(dict.fromkeys([*across, *needed])), schema.arrow)
     if table.num_rows:
         # Pages have the words of the schema for true and false.
-        table = pa.Table.from_batches(map(AsRead.of(schema).cells, table.to_batches()))
+        table = pa.Table.from_batches(map(OutputFormat.of(schema).cells, table.to_batches()))
     first = table.select(across).slice(0, EXAMPLES).to_pylist()
     rows = [[value_text(value, 24) for value in row.values()] for row in first]
     figures = [_figure(schema, column, table, read) for column in drawn] if table.num_rows else []
@@ -160,21 +160,21 @@ def _by_value(column: Numeric, name: str, values: pa.Array, special: Sequence[An
     # Values that many records have would dwarf all others, so they are told in words, as special and missing ones are.
     often = counts > _OFTEN * len(ticks)
     apart = [*zip(_texts(column, numbers[often]), (counts[often] / len(ticks)).tolist(), strict=True), *apart]
-    told = _told(apart) + [f"{value} {percent(share)}" for value, share in missing]
+    notes = _told(apart) + [f"{value} {percent(share)}" for value, share in missing]
     rest = there[~np.isin(there, numbers[often])]
     if len(rest):
         drawn = [_even_bars(rest, np.quantile(rest, [tail[0], 1.0 - tail[1]]), column.scale.whole) for tail in _TAILS]
-        found, low, high = min(drawn, key=lambda bars: max(float(bars[0].max()), _TALL * len(rest)))
-        if found is not drawn[0][0]:
-            told += _beyond(column, rest, low, high, len(ticks))
+        bars, low, high = min(drawn, key=lambda bars: max(float(bars[0].max()), _TALL * len(rest)))
+        if bars is not drawn[0][0]:
+            notes += _beyond(column, rest, low, high, len(ticks))
     else:
-        found, low, high = np.zeros(1), column.grid.low, column.grid.high
+        bars, low, high = np.zeros(1), column.grid.low, column.grid.high
     first, last = _texts(column, np.array([low, high]))
-    most = int(found.argmax()) + 1
-    said = (
-        f"shares of synthetic values from {first} to {last} in {len(found)} bars of equal width; the highest is bar {most}"
+    most = int(bars.argmax()) + 1
+    words = (
+        f"shares of synthetic values from {first} to {last} in {len(bars)} bars of equal width; the highest is bar {most}"
     )
-    return Figure(name, ", ".join(told), histogram(found / len(ticks), first, last, f"{name}: {said}"))
+    return Figure(name, ", ".join(notes), histogram(bars / len(ticks), first, last, f"{name}: {words}"))
 
 
 def _even_bars(values: np.ndarray, ends: np.ndarray, whole: bool) -> tuple[np.ndarray, float, float]:
@@ -191,11 +191,11 @@ def _even_bars(values: np.ndarray, ends: np.ndarray, whole: bool) -> tuple[np.nd
 
 def _beyond(column: Numeric, rest: np.ndarray, low: float, high: float, total: int) -> list[str]:
     """Tell how many values lie beyond the bars, and how far, where that is more than the first of `_TAILS`."""
-    told = []
+    notes = []
     for beyond, word, end in ((rest < low, "below, down", rest.min()), (rest > high, "above, up", rest.max())):
         if beyond.mean() > _TAILS[0][0]:
-            told.append(f"{percent(beyond.sum() / total)} {word} to {_texts(column, np.array([end]))[0]}")
-    return told
+            notes.append(f"{percent(beyond.sum() / total)} {word} to {_texts(column, np.array([end]))[0]}")
+    return notes
 
 
 def _each(name: str, shares: list[tuple[str, float]]) -> Figure:
@@ -209,19 +209,16 @@ def _told(apart: list[tuple[str, float]]) -> list[str]:
     """Tell the shares of values in words, the most frequent first, and of many the rest together."""
     ordered = sorted(apart, key=lambda pair: -pair[1])
     shown = ordered if len(ordered) <= _TOLD + 1 else ordered[:_TOLD]
-    told = [f"{value} {percent(share)}" for value, share in shown]
+    notes = [f"{value} {percent(share)}" for value, share in shown]
     if rest := ordered[len(shown) :]:
-        told.append(f"{len(rest)} other values {percent(sum(share for _, share in rest))}")
-    return told
+        notes.append(f"{len(rest)} other values {percent(sum(share for _, share in rest))}")
+    return notes
 
 
 def _texts(column: Numeric, ticks: np.ndarray) -> list[str]:
     """Write values as a schema does."""
-    return [value_text(column.scale.declared(_tick(column, number))) for number in ticks.tolist()]
-
-
-def _tick(column: Numeric, number: float) -> int | float:
-    return int(number) if column.scale.whole else float(number)
+    kind = int if column.scale.whole else float
+    return [value_text(column.scale.declared(kind(number))) for number in ticks.tolist()]
 
 
 def _merged(counts: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ from lightning_dpgen.privacy.noise.stream import SECURE
 from lightning_dpgen.release.certificate import INIT, TRUNCATED_LOTS, found_privately, paragraphs, selected
 from lightning_dpgen.release.files import CERTIFICATE, PROJECTED, SYNTHETIC
 from lightning_dpgen.release.pages.report import TEMPLATES, describe_purchase, describe_stage, environment
-from lightning_dpgen.release.pages.text import listed, markdown, printable, value_text
+from lightning_dpgen.release.pages.text import join_values, markdown, printable, value_text
 from lightning_dpgen.release.verdict import Verdict
 
 # Guesses of an attacker before the release, as probabilities.
@@ -98,7 +98,7 @@ def make_dossier(certificate: dict[str, Any], verdict: Verdict) -> str:
 
 def hazards_of(certificate: dict[str, Any]) -> list[Hazard]:
     """Return the hazards with what a verified certificate of a private release says of each, in the publication's order."""
-    found = _rendered("hazards.yaml", certificate)
+    hazards = _rendered("hazards.yaml", certificate)
     return [
         Hazard(
             one["part"],
@@ -108,7 +108,7 @@ def hazards_of(certificate: dict[str, Any]) -> list[Hazard]:
             tuple((one.get("fields") or "").split()),
             one.get("ask") or "",
         )
-        for one in found
+        for one in hazards
     ]
 
 
@@ -151,7 +151,7 @@ def _templates() -> jinja2.Environment:
         "cell": _cell,
         "count": lambda number: f"{number:,}",
         "exact": _exact,
-        "listed": listed,
+        "join_values": join_values,
         "markdown": markdown,
         "odds": _odds,
         "percent": lambda prior, epsilon: _percent(*posterior(prior, epsilon)),
@@ -222,7 +222,7 @@ def _facts(certificate: dict[str, Any]) -> dict[str, Any]:
         "rows_independent": declared.get("rows_independent") is True,
         "seed": "seed" in declared,
         "kind": (kind := schema.get("kind") if isinstance(schema, dict) else None),
-        "parts": _parts(kind),
+        "parts": kinds()[kind].parts if isinstance(kind, str) and kind in kinds() else "",
         "model": model.get("name") if isinstance(model, dict) else None,
         "has_synthetic": SYNTHETIC in released,
         "has_projected": PROJECTED in released,
@@ -268,12 +268,12 @@ def _weak_generators(certificate: dict[str, Any]) -> str:
     if certificate["noise"]["source"] == SECURE:
         return ""
     events = [certificate["event"], *(stage["event"] for stage in certificate["stages"])]
-    said = []
+    sentences = []
     if not all(_types(event) <= _WITHOUT_SAMPLING for event in events):
-        said.append("The generator that samples records is statistically sound and not cryptographic.")
+        sentences.append("The generator that samples records is statistically sound and not cryptographic.")
     if _is_inexact(certificate):
-        said.append("Noise on a GPU is made by torch's generator.")
-    return " ".join(said)
+        sentences.append("Noise on a GPU is made by torch's generator.")
+    return " ".join(sentences)
 
 
 def _is_inexact(certificate: dict[str, Any]) -> bool:
@@ -325,8 +325,3 @@ def _whole(value: Any) -> str:
         parts = [f"({_whole(part)})" if isinstance(part, dict | list) else _whole(part) for part in value]
         return ", ".join(parts) or "(empty)"
     return _exact(value) if isinstance(value, float) else value_text(value, len(str(value)) + 1)
-
-
-def _parts(kind: Any) -> str:
-    """Return the parts of the description of a record in words; nothing where the certificate shows no kind of ours."""
-    return kinds()[kind].parts if isinstance(kind, str) and kind in kinds() else ""

@@ -20,22 +20,22 @@ from lightning_dpgen.release.rows.pictures import enlarged
 _LABELLED, _BARS, _LETTERS = 10, 60, 11
 
 
-def drawn(draw: Callable[[Axes], None], width: float, height: float, said: str) -> Markup:
+def drawn(draw: Callable[[Axes], None], width: float, height: float, alt: str) -> Markup:
     """Draw one plot, sized in inches, as an SVG inside an image, which runs no script and shares no names with others.
 
-    `said` is the content of the plot, for those who do not see it.
+    `alt` is the content of the plot, for those who do not see it.
     """
     # Text stays text, in fonts that the reader has, which have the letters that matplotlib's font lacks.
     with plot_style(svg_fonttype="none", svg_hashsalt="evaluation", font_size=9):
         figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure.add_subplot())
-        held = io.BytesIO()
-        figure.savefig(held, format="svg", metadata={"Date": None}, transparent=True, dpi=160)
-    plot = held.getvalue().replace(b"<defs>", b"<style>" + DARK_RULES.encode() + b"</style>\n<defs>", 1)
-    return _image(plot, "image/svg+xml", said)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True, dpi=160)
+    plot = buffer.getvalue().replace(b"<defs>", b"<style>" + DARK_RULES.encode() + b"</style>\n<defs>", 1)
+    return _image(plot, "image/svg+xml", alt)
 
 
-def bars(real: np.ndarray, synthetic: np.ndarray, choices: Sequence[str] | None, said: str) -> Markup:
+def bars(real: np.ndarray, synthetic: np.ndarray, choices: Sequence[str] | None, alt: str) -> Markup:
     """Draw shares of the values of one column, real and synthetic side by side; lines if there are very many."""
 
     def draw(axes: Axes) -> None:
@@ -59,10 +59,10 @@ def bars(real: np.ndarray, synthetic: np.ndarray, choices: Sequence[str] | None,
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.2g}" if 0.0 < value < 0.01 else f"{value:.0%}")
         axes.tick_params(length=0)
 
-    return drawn(draw, 3.1, 2.0, said)
+    return drawn(draw, 3.1, 2.0, alt)
 
 
-def heat_map(values: np.ndarray, names: Sequence[str], said: str) -> Markup:
+def heat_map(values: np.ndarray, names: Sequence[str], alt: str) -> Markup:
     """Draw a square of distances, NaN where there is none."""
     size = len(names)
 
@@ -84,13 +84,13 @@ def heat_map(values: np.ndarray, names: Sequence[str], said: str) -> Markup:
         bar.ax.tick_params(length=0)
 
     inches = min(8.0, 2.4 + 0.32 * size)
-    return drawn(draw, inches + 0.6, inches, said)
+    return drawn(draw, inches + 0.6, inches, alt)
 
 
 def lines(
     real: np.ndarray,
     synthetic: np.ndarray,
-    said: str,
+    alt: str,
     *,
     along: str,
     up: str,
@@ -112,10 +112,10 @@ def lines(
         _plain_numbers(axes)
         axes.legend()
 
-    return drawn(draw, 4.6, 3.0, said)
+    return drawn(draw, 4.6, 3.0, alt)
 
 
-def scatter(real: np.ndarray, synthetic: np.ndarray, said: str, *, of: str) -> Markup:
+def scatter(real: np.ndarray, synthetic: np.ndarray, alt: str, *, of: str) -> Markup:
     """Draw each item's value on both sides, on logarithmic axes; items that one side lacks are on its edge."""
 
     def draw(axes: Axes) -> None:
@@ -131,10 +131,10 @@ def scatter(real: np.ndarray, synthetic: np.ndarray, said: str, *, of: str) -> M
         axes.set(xlim=(least / 1.2, highest), ylim=(least / 1.2, highest))
         _plain_numbers(axes)
 
-    return drawn(draw, 4.6, 3.0, said)
+    return drawn(draw, 4.6, 3.0, alt)
 
 
-def samples(curves: np.ndarray, said: str) -> Markup:
+def samples(curves: np.ndarray, alt: str) -> Markup:
     """Draw a few synthetic series, each in a line of its own shade."""
 
     def draw(axes: Axes) -> None:
@@ -142,10 +142,10 @@ def samples(curves: np.ndarray, said: str) -> Markup:
             axes.plot(np.arange(1, len(curve) + 1), curve, color=SYNTHETIC, alpha=0.9 - 0.08 * number, linewidth=0.9)
         axes.set(xlabel="reading", ylabel="value")
 
-    return drawn(draw, 4.6, 3.0, said)
+    return drawn(draw, 4.6, 3.0, alt)
 
 
-def operating_curves(rates: Mapping[str, tuple[np.ndarray, np.ndarray]], said: str) -> Markup:
+def operating_curves(rates: Mapping[str, tuple[np.ndarray, np.ndarray]], alt: str) -> Markup:
     """Draw the true positive rate of attacks by their false positive rate (ROC), beside that of guessing."""
 
     def draw(axes: Axes) -> None:
@@ -156,10 +156,10 @@ def operating_curves(rates: Mapping[str, tuple[np.ndarray, np.ndarray]], said: s
         axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
         axes.legend()
 
-    return drawn(draw, 4.0, 3.6, said)
+    return drawn(draw, 4.0, 3.6, alt)
 
 
-def sheet(pictures: np.ndarray, across: int, said: str, *, least: int = 60) -> Markup:
+def sheet(pictures: np.ndarray, across: int, alt: str, *, least: int = 60) -> Markup:
     """Draw grey pictures (n, height, width) in [0, 1] side by side, dark on white, enlarged to `least` pixels."""
     n, height, width = pictures.shape
     down = -(-n // across)
@@ -167,9 +167,9 @@ def sheet(pictures: np.ndarray, across: int, said: str, *, least: int = 60) -> M
     cells[:n, 1:-1, 1:-1] = np.clip(np.nan_to_num(pictures), 0.0, 1.0)
     grid = cells.reshape(down, across, height + 2, width + 2).swapaxes(1, 2).reshape(down * (height + 2), -1)
     picture = Image.fromarray(255 - (255 * grid).round().astype(np.uint8))
-    held = io.BytesIO()
-    enlarged(picture, -(-least // max(height, width))).save(held, "PNG")
-    return _image(held.getvalue(), "image/png", said)
+    buffer = io.BytesIO()
+    enlarged(picture, -(-least // max(height, width))).save(buffer, "PNG")
+    return _image(buffer.getvalue(), "image/png", alt)
 
 
 def _plain_numbers(axes: Axes) -> None:
@@ -187,6 +187,6 @@ def _plain_numbers(axes: Axes) -> None:
             axis.set_minor_formatter(lambda value, _: "")
 
 
-def _image(content: bytes, kind: str, said: str) -> Markup:
+def _image(content: bytes, kind: str, alt: str) -> Markup:
     encoded = base64.b64encode(content).decode()
-    return Markup('<img alt="{}" src="data:{};base64,{}">').format(said, kind, encoded)
+    return Markup('<img alt="{}" src="data:{};base64,{}">').format(alt, kind, encoded)

@@ -81,11 +81,11 @@ def _parts(drawn: Sequence[Plot]) -> list[dict[str, Any]]:
 
 
 def _columns(evaluation: Evaluation) -> list[dict[str, Any]]:
-    worst, found = evaluation.figures.get("columns", []), []
+    worst, columns = evaluation.figures.get("columns", []), []
     for column in sorted(worst[:COLUMNS], key=lambda column: column["column"]):
         said = f"{column['name']}: shares of values, real and synthetic"
-        found.append(column | {"plot": plots.bars(column["real"], column["synthetic"], column["choices"], said)})
-    return found
+        columns.append(column | {"plot": plots.bars(column["real"], column["synthetic"], column["choices"], said)})
+    return columns
 
 
 def _summaries(evaluation: Evaluation) -> list[Summary]:

@@ -279,21 +279,21 @@ def limits_of(certificate: dict[str, Any]) -> list[str]:
         >>> [text[:27] for text in found]
         ['Epsilon 30 is above 20, whe', 'Delta is 1e-05, above a ten', 'Each synthetic record is dr']
     """
-    found, declared = [], certificate["declared"]
+    limits, declared = [], certificate["declared"]
     n, most = declared.get("n"), declared.get("max_rows")
     if certificate["private"]:
         if (text := caution(certificate["epsilon"])) is not None:
-            found.append(sentence(text))
+            limits.append(sentence(text))
         delta = certificate["delta"]
         if delta and isinstance(n, int) and n > 0 and delta > 0.1 / n:
-            found.append(
+            limits.append(
                 f"Delta is {delta:g}, above a tenth of 1/n = {0.1 / n:.3g}, where it is the custom to stay below: with "
                 "about that probability the bound by epsilon does not hold."
             )
     if type(most) is int and most > 1 and SYNTHETIC in certificate["released"] and certificate["relation"] != REPLACE_ONE:
-        found.append(
+        limits.append(
             f"Each synthetic record is drawn by itself, though a person had up to {most:,} of the real ones: which "
             "belong to one person, and so repeat visits, their order and their number, cannot be seen in them or learned "
             "from them."
         )
-    return found
+    return limits

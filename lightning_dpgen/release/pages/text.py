@@ -1,15 +1,22 @@
-"""Names and values, made fit for a page, a picture or a card, whatever they hold."""
+"""Names, values and conditions, made fit for a page, a picture or a card, whatever they hold."""
 
 from __future__ import annotations
 
 import html
 import json
 import re
+import shlex
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from lightning_dpgen.data.schema import Schema, kind_of
 
 # Characters with a meaning in the middle of a line of Markdown.
 _MARKS = re.compile(r"([\\`*_\[\]|~#$])")
+# The categories of the Hub for the size of a data set, of up to three digits, four and so on.
+_SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B")
+_LETTERS = 60
 
 
 def printable(text: Any, most: int = 24) -> str:
@@ -23,11 +30,11 @@ def printable(text: Any, most: int = 24) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def listed(values: Sequence[Any], most: int = 12, letters: int = 40) -> str:
+def join_values(values: Sequence[Any], most: int = 12, letters: int = 40) -> str:
     """Write the first few values in one line, and how many more there are.
 
     Example:
-        >>> listed(["a", "b", "c"], most=2)
+        >>> join_values(["a", "b", "c"], most=2)
         'a, b and 1 more'
     """
     named = ", ".join(value_text(value, letters) for value in values[:most])
@@ -48,7 +55,7 @@ def value_text(value: Any, letters: int = 40) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list | tuple):
-        return listed(value, letters=letters) or "(empty)"
+        return join_values(value, letters=letters) or "(empty)"
     return printable(value, letters) or "(empty)"
 
 
@@ -87,3 +94,36 @@ def sentence(text: str) -> str:
     """
     told = text.partition("; ")[0]
     return f"{told[:1].upper()}{told[1:]}."
+
+
+@dataclass(frozen=True)
+class Condition:
+    """An example of a condition on the label: an argument for a shell, quoted if needed, and the same as a dictionary."""
+
+    argument: str
+    python: str
+
+
+def example_condition(schema: Schema) -> Condition | None:
+    """Return the condition for records with the last of the labels; None if there is no label that can be shown.
+
+    Example:
+        >>> from lightning_dpgen.data.pictures.schema import ImageSchema
+        >>> example_condition(ImageSchema(8, 8, levels=1, classes=10))
+        Condition(argument='label=9', python="{'label': 9}")
+    """
+    label = kind_of(schema).example_label(schema)
+    if label is None or not all(str(part).isprintable() and 0 < len(str(part)) <= _LETTERS for part in label):
+        return None
+    name, value, said = label
+    return Condition(shlex.quote(f"{name}={said}"), repr({name: value}))
+
+
+def size_category(rows: int) -> str:
+    """Return the Hub's category for so many records.
+
+    Example:
+        >>> size_category(1500)
+        '1K<n<10K'
+    """
+    return _SIZES[min(max(len(str(rows)) - 3, 0), len(_SIZES) - 1)]

@@ -80,7 +80,8 @@ def push(
         copy = Path(name)
         _copy(folder, copy)
         statement = _check(folder, copy, check)
-        kind = _kind(copy) if kind is None else kind
+        if kind is None:
+            kind = DATASET if any((copy / name).exists() for name in (SYNTHETIC, PROJECTED)) else MODEL
         return _send(copy, repo, kind, private, token, _card(copy / CARD, kind), statement)
 
 
@@ -148,10 +149,6 @@ def _check(folder: Path, copy: Path, check: Callable[[Path], Verdict]) -> str:
     return read_certificate(copy)["statement"]
 
 
-def _kind(folder: Path) -> str:
-    return DATASET if any((folder / name).exists() for name in (SYNTHETIC, PROJECTED)) else MODEL
-
-
 def _card(path: Path, kind: str) -> RepoCard:
     """Return the card with its metadata, as the library of the Hub reads and checks them without a network."""
     from huggingface_hub import DatasetCard, ModelCard
@@ -197,10 +194,10 @@ def _make_repository(api: HfApi, repo: str, kind: str, private: bool) -> None:
         if error.response.status_code != 409:
             raise
     about: Any = api.repo_info(repo, repo_type=kind)
-    held = sorted({file.rfilename for file in about.siblings or ()} - _OF_THE_HUB)
-    if held:
+    names = sorted({file.rfilename for file in about.siblings or ()} - _OF_THE_HUB)
+    if names:
         raise NotPushed(
-            f"--repo {repo}: the {kind} exists already and holds {held[0][:_LONGEST]!r}: a release never overwrites other "
+            f"--repo {repo}: the {kind} exists already and holds {names[0][:_LONGEST]!r}: a release never overwrites other "
             "files; choose another name"
         )
     if private and not about.private:
@@ -223,13 +220,13 @@ def _told(api: HfApi, repo: str, token: str) -> Iterator[None]:
         # A fault while one of several files is sent is wrapped.
         cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ is not None else error
         if isinstance(cause, HfHubHTTPError):
-            told = _refusal(cause, where)
+            problem = _refusal(cause, where)
         elif isinstance(cause, (HTTPError, OSError)):
             why = _line(cause) or type(cause).__name__
-            told = f"{where} cannot be reached, or broke off ({why}): run the same command again"
+            problem = f"{where} cannot be reached, or broke off ({why}): run the same command again"
         else:
-            told = f"{where}: {_line(cause)}"
-        raise NotPushed(f"{repo} is not published: {told}".replace(token, "***")) from None
+            problem = f"{where}: {_line(cause)}"
+        raise NotPushed(f"{repo} is not published: {problem}".replace(token, "***")) from None
 
 
 def _refusal(error: HfHubHTTPError, where: str) -> str:

@@ -71,12 +71,12 @@ def new_key(path: Path, passphrase: bytes | None = None) -> Path:
     key = Ed25519PrivateKey.generate()
     protection = NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase)
     secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
-    told = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    public_pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     try:
         with open(path, "xb", opener=owner_only) as file:
             file.write(secret)
         with open(public, "xb") as file:
-            file.write(told)
+            file.write(public_pem)
     except OSError as error:
         raise BadKey(f"{error.filename or path}: cannot be written ({error.strerror})") from None
     return public
@@ -93,8 +93,9 @@ def read_private(path: Path, ask: Callable[[], bytes | None]) -> Ed25519PrivateK
     """
     text = _read(path)
     if b"PRIVATE KEY-----" not in text:
-        public = "a public key: expected the private one" if _is_public(text) else f"no private key in PEM form: {_MAKE}"
-        raise BadKey(f"{path}: holds {public}")
+        is_public = b"PUBLIC KEY-----" in text or text.lstrip().startswith(b"ssh-")
+        what = "a public key: expected the private one" if is_public else f"no private key in PEM form: {_MAKE}"
+        raise BadKey(f"{path}: holds {what}")
     passphrase = None
     if b"ENCRYPTED" in text:
         passphrase = ask()
@@ -198,19 +199,15 @@ def read_signature(folder: Path) -> bytes:
         ValueError: if they are no ordinary file of 64 bytes.
     """
     with open_ordinary(folder / SIGNATURE, SIZE) as file:
-        found = file.read(SIZE + 1)
-    if len(found) != SIZE:
-        raise ValueError(f"{SIGNATURE} has {len(found)} bytes: expected {SIZE}, the signature of {CERTIFICATE}")
-    return found
+        signature = file.read(SIZE + 1)
+    if len(signature) != SIZE:
+        raise ValueError(f"{SIGNATURE} has {len(signature)} bytes: expected {SIZE}, the signature of {CERTIFICATE}")
+    return signature
 
 
 def _certificate(folder: Path) -> bytes:
     with open_ordinary(folder / CERTIFICATE, MOST_BYTES) as file:
         return file.read()
-
-
-def _is_public(text: bytes) -> bool:
-    return b"PUBLIC KEY-----" in text or text.lstrip().startswith(b"ssh-")
 
 
 def _read(path: Path) -> bytes:

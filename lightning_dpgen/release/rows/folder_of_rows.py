@@ -30,9 +30,9 @@ from lightning_dpgen.data.schema import kind_of
 from lightning_dpgen.privacy.software import installed_version
 from lightning_dpgen.release.drawing.draws import LARGEST_BLOCK
 from lightning_dpgen.release.drawing.opened import file_hash
-from lightning_dpgen.release.drawing.sampler import Release, load_release
+from lightning_dpgen.release.drawing.release import Release, load_release
 from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease, read_certificate
-from lightning_dpgen.release.rows.as_read import AsRead, WrittenRecords
+from lightning_dpgen.release.rows.output_format import OutputFormat, WrittenRecords
 from lightning_dpgen.release.rows.tables import write_table
 
 
@@ -70,10 +70,10 @@ class DrawSpec:
     @cached_property
     def _written(self) -> WrittenRecords:
         schema = self.release.schema
-        return kind_of(schema).written(schema, self.release, self.ending, self.form, self._declared)
+        return kind_of(schema).output_format(schema, self.release, self.ending, self.form, self._declared)
 
     @property
-    def written_form(self) -> AsRead:
+    def written_form(self) -> OutputFormat:
         """The form of a file of text, as real records were read."""
         return self._written.form
 
@@ -87,9 +87,9 @@ class DrawSpec:
         """The rows of each record in a file; None where records differ in it."""
         return self._written.rows_a_record
 
-    def chunks(self, rows: range | None = None) -> Iterator[pa.RecordBatch]:
-        """Draw the records, or some of them (`Release.chunks`), a block at a time."""
-        chunks = self.release.chunks(self.n, self.seed, list(self.where), rows, self.balance)
+    def sample_blocks(self, rows: range | None = None) -> Iterator[pa.RecordBatch]:
+        """Draw the records, or some of them (`Release.sample_blocks`), a block at a time."""
+        chunks = self.release.sample_blocks(self.n, self.seed, list(self.where), rows, self.balance)
         return self._written.rows(chunks, 0 if rows is None else rows.start)
 
     def digest(self, **written: bool) -> str:
@@ -198,7 +198,7 @@ class RowsFolder:
     def _write_file(self, number: int, name: str) -> None:
         part = self.folder / f".{name}.{secrets.token_hex(4)}.part{self.draw.ending}"
         try:
-            chunks = self.draw.chunks(self._rows(number))
+            chunks = self.draw.sample_blocks(self._rows(number))
             write_table(part, chunks, self.draw.columns, escape=self.escape, form=self.draw.written_form)
             with open(part, "rb+") as file:
                 os.fsync(file.fileno())

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from lightning_dpgen.release.drawing.sampler import Release
+from lightning_dpgen.release.drawing.release import Release
 from lightning_dpgen.release.publishing.mark import marked_picture, text_chunks
 
 # The most numbers of a sheet, and the most rows.

@@ -20,8 +20,8 @@ from lightning_dpgen.data.files.formulas import escaped, escaped_name
 from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK, needs
 from lightning_dpgen.data.tables.moment_form import MomentForm
 from lightning_dpgen.data.tables.written_form import NEEDED, OF_ALL, NumberForm, WrittenForm, parts_of_unit
-from lightning_dpgen.release.rows.as_read import AsRead
 from lightning_dpgen.release.rows.database_table import write_to_database, write_to_duckdb
+from lightning_dpgen.release.rows.output_format import OutputFormat
 
 MOST_ROWS_OF_A_SHEET = 2**20 - 1
 SHEET = "synthetic"
@@ -34,7 +34,7 @@ _PARTS = {
 }  # fmt: skip
 
 
-def write_workbook(path: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Schema, form: AsRead, sheet: str) -> None:
+def write_workbook(path: Path, chunks: Iterable[pa.RecordBatch], schema: pa.Schema, form: OutputFormat, sheet: str) -> None:
     """Write records to a workbook with one sheet, the names of the columns in its first row.
 
     Dates and times are cells that Excel shows in the declared form (ISO 8601 without one). Moments with a zone, and days
@@ -155,7 +155,7 @@ OF_BASKETS = LINES
 FORMATS = (".parquet", ".csv", ".tsv", ".jsonl", WORKBOOK, *DATABASES)
 # Those of files that are read together from a folder.
 OF_FOLDERS = FORMATS[:4]
-_USUAL = AsRead()
+_USUAL = OutputFormat()
 # Bytes of a row group of Parquet: small ones take longer to write and to read, and their file is larger.
 _ROW_GROUP = 1 << 24
 
@@ -166,7 +166,7 @@ def write_table(
     schema: pa.Schema,
     *,
     escape: bool = True,
-    form: AsRead = _USUAL,
+    form: OutputFormat = _USUAL,
     sheet: str = SHEET,
 ) -> None:
     """Write records to a file of one of `FORMATS`, never holding more than a chunk (a row group of Parquet, the texts of a
@@ -228,7 +228,7 @@ def _row_groups(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def csv_text(
-    chunks: Iterable[pa.RecordBatch], *, escape: bool = True, form: AsRead = _USUAL, separator: str = ","
+    chunks: Iterable[pa.RecordBatch], *, escape: bool = True, form: OutputFormat = _USUAL, separator: str = ","
 ) -> Iterator[str]:
     """Write records as CSV, a chunk at a time, names of columns first; a list becomes JSON, or its values are the line.
 

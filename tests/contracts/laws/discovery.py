@@ -104,7 +104,7 @@ def no_person_costs_a_distribution_more_than_its_access(most=3) -> None:
 def no_person_costs_a_choice_more_than_its_access(max_rows=3) -> None:
     """Check a choice among tables where one person's records bring some nearer to the expected ones and others farther."""
     columns = {f"a{i}": {"type": "category", "values": ["x", "y", "z"]} for i in range(4)}
-    schema = schema_of({"columns": columns}).completed(5)
+    schema = schema_of({"columns": columns}).with_bins(5)
     tables = Marginals(schema.layout, list(itertools.combinations(range(4), 2)))
     expected = [torch.full(size, 100.0 * (place % 2), dtype=torch.float64) for place, size in enumerate(tables.sizes)]
     choice, codes = TableSelection("choice", {"distances": 1.0}, 20, 1.0, count=2), np.arange(20)[:, None] % (3, 2, 3, 1)

@@ -12,8 +12,8 @@ from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.accountant import gaussian_epsilon
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.projection import sensitivity
+from lightning_dpgen.projection.neighbourhood import Neighbourhood
 from lightning_dpgen.projection.project import Projection
-from lightning_dpgen.projection.sensitivity import Neighbourhood
 
 
 def no_sign_vector_passes_the_dual_norm(k=5) -> None:

@@ -19,7 +19,7 @@ from lightning_dpgen.data.tables.written_form import NEEDED, NumberForm, Written
 
 
 @dataclass(frozen=True)
-class AsRead:
+class OutputFormat:
     """The form of a file of synthetic records, as files with real ones have it.
 
     Args:
@@ -37,7 +37,7 @@ class AsRead:
 
     Example:
         >>> chunk = pa.record_batch({"ok": [True, None], "x": [1.5, 2.0]})
-        >>> form = AsRead(forms={"x": NumberForm(",")}, words={"ok": ("no", "yes")}, missing={"ok": "?"})
+        >>> form = OutputFormat(forms={"x": NumberForm(",")}, words={"ok": ("no", "yes")}, missing={"ok": "?"})
         >>> form.texts(chunk).to_pydict()
         {'ok': ['yes', '?'], 'x': ['1,5', '2']}
         >>> form.values(chunk).to_pydict()
@@ -57,7 +57,7 @@ class AsRead:
     types: dict[str, tuple[str, Modelled]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, schema: Schema) -> AsRead:
+    def of(cls, schema: Schema) -> OutputFormat:
         """Return the form that the schema of a table declares; the usual one for other records."""
         if not kind_of(schema).tabular:
             return cls()
@@ -78,7 +78,7 @@ class AsRead:
             types={c.name: (schema.types[c.name], c) for c in columns if c.name in schema.types},
         )
 
-    def without_types(self, names: Collection[str]) -> AsRead:
+    def without_types(self, names: Collection[str]) -> OutputFormat:
         """Return the same with the usual types of some columns, whose values are not all declared."""
         return replace(self, types={name: own for name, own in self.types.items() if name not in names})
 
@@ -157,7 +157,7 @@ def _changed(chunk: pa.RecordBatch, change: Callable[[str, pa.Array], pa.Array])
     return pa.record_batch([change(name, column) for name, column in zip(names, chunk.columns, strict=True)], names=names)
 
 
-_USUAL = AsRead()
+_USUAL = OutputFormat()
 
 
 @dataclass(frozen=True)
@@ -173,11 +173,11 @@ class WrittenRecords:
 
     columns: pa.Schema
     rows: Callable[[Iterable[pa.RecordBatch], int], Iterator[pa.RecordBatch]]
-    form: AsRead = _USUAL
+    form: OutputFormat = _USUAL
     rows_a_record: int | None = 1
 
 
-def as_they_are(columns: pa.Schema, form: AsRead = _USUAL) -> WrittenRecords:
+def as_they_are(columns: pa.Schema, form: OutputFormat = _USUAL) -> WrittenRecords:
     """Return the form of one record a row, in the columns in which it is drawn.
 
     Example:

@@ -1,9 +1,9 @@
 """The functions of torch that keep the records of a lot apart where `torch.vmap` hides them; all others meet one record.
 
-``apart.json`` lists functions that a search has called with other records beside one, by the minor versions of torch that
-it was run on (``python -m tests.gradients.search_torch`` runs it for the installed one). A function that is not listed for
-the running version is computed for each record alone, outside of vmap, or refused by its name. So no rule of vmap is relied
-upon that was not looked at.
+``known_functions.json`` lists functions that a search has called with other records beside one, by the minor versions of
+torch that it was run on (``python -m tests.gradients.search_torch`` runs it for the installed one). A function that is not
+listed for the running version is computed for each record alone, outside of vmap, or refused by its name. So no rule of
+vmap is relied upon that was not looked at.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lightning_dpgen.gradients.isolation.torch_names import find
 if TYPE_CHECKING:
     from lightning_dpgen.gradients.isolation.isolation import Isolation
 
-LISTED = Path(__file__).with_name("apart.json")
+LISTED = Path(__file__).with_name("known_functions.json")
 MINOR = ".".join(torch.__version__.split(".")[:2])
 
 
@@ -59,10 +59,10 @@ NO_NUMBERS = _named(f"torch.Tensor.{word}.__get__" for word in (
 _AS_OTHERS = _named(["torch.Tensor.cuda"]) | {custom_function_call}
 _LISTS = read_listed()
 # Functions that may be called where vmap hides the records.
-APART = frozenset(_named(_LISTS.get(MINOR, ())) | NO_NUMBERS | _AS_OTHERS)
+KEEPS_RECORDS_APART = frozenset(_named(_LISTS.get(MINOR, ())) | NO_NUMBERS | _AS_OTHERS)
 
 
-def compute_alone(isolation: Isolation | None, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+def loop_over_records(isolation: Isolation | None, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Call a function for each record alone, where no level of vmap hides others, and hide what it returns.
 
     It is called of shapes first. So neither the shape of a result nor whether there is one follows from a record's numbers.

@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_leaves
 
 from lightning_dpgen.gradients.engine_check import check_exact
 from lightning_dpgen.gradients.engines import ENGINES
-from lightning_dpgen.gradients.isolation import apart, torch_names
 from lightning_dpgen.gradients.isolation import loss_guard as guard
+from lightning_dpgen.gradients.isolation import torch_names, unknown_functions
 from lightning_dpgen.gradients.isolation.isolation import Isolation
 from lightning_dpgen.gradients.isolation.vmap_overrides import COMPUTING, override_for
 from lightning_dpgen.gradients.terms import PerRecord
@@ -31,15 +31,16 @@ SCALE = torch.tensor(1.5, requires_grad=True)
 @pytest.fixture
 def unsearched(monkeypatch):
     """Let the installed torch be one that was not searched."""
-    monkeypatch.setattr(apart, "APART", frozenset(apart.NO_NUMBERS | apart._AS_OTHERS))
-    monkeypatch.setattr(apart, "MINOR", "99.0")
-    apart._say.cache_clear()
-    apart._say_unsearched.cache_clear()
+    known = frozenset(unknown_functions.NO_NUMBERS | unknown_functions._AS_OTHERS)
+    monkeypatch.setattr(unknown_functions, "KEEPS_RECORDS_APART", known)
+    monkeypatch.setattr(unknown_functions, "MINOR", "99.0")
+    unknown_functions._say.cache_clear()
+    unknown_functions._say_unsearched.cache_clear()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch .* was not searched")
         yield
-    apart._say.cache_clear()
-    apart._say_unsearched.cache_clear()
+    unknown_functions._say.cache_clear()
+    unknown_functions._say_unsearched.cache_clear()
 
 
 def _put(x, place, value):
@@ -166,10 +167,10 @@ def test_it_says_once_that_a_torch_was_not_searched_and_how_slow_a_function_is(u
         return [str(warning.message) for warning in said]
 
     (said,) = run(lambda x: x.exp().log())
-    assert "was not searched" in said and ", ".join(apart.read_listed()) in said
+    assert "was not searched" in said and ", ".join(unknown_functions.read_listed()) in said
     assert run(lambda x: x.exp().sin()) == []
-    monkeypatch.setattr(apart, "MINOR", next(iter(apart.read_listed())))
-    apart._say.cache_clear()
+    monkeypatch.setattr(unknown_functions, "MINOR", next(iter(unknown_functions.read_listed())))
+    unknown_functions._say.cache_clear()
     assert [words.split()[3] for words in run(lambda x: x.exp() + x.exp().log())] == ["exp,", "log,", "add,"]
 
 
@@ -192,9 +193,9 @@ def test_a_network_learns_the_same_without_the_list(unsearched):
 
 
 def test_the_list_is_of_this_torch_and_the_cap_is_the_newest_searched():
-    listed = apart.read_listed()
-    assert len(listed[apart.MINOR]) > 800
-    assert [name for name in listed[apart.MINOR] if torch_names.find(name) is None] == []
+    listed = unknown_functions.read_listed()
+    assert len(listed[unknown_functions.MINOR]) > 800
+    assert [name for name in listed[unknown_functions.MINOR] if torch_names.find(name) is None] == []
     (cap,) = re.findall(r'"torch>=[\d.]+,<2\.(\d+)"', (ROOT / "pyproject.toml").read_text())
     assert max(int(version.split(".")[1]) for version in listed) == int(cap) - 1
 
@@ -202,7 +203,7 @@ def test_the_list_is_of_this_torch_and_the_cap_is_the_newest_searched():
 @pytest.mark.parametrize("kind", [torch.float32, torch.int64, torch.complex64, torch.bool])
 def test_a_function_that_looks_at_no_number_answers_as_for_one_record(kind):
     rows = torch.ones(4, 2, 3).to(kind)
-    for function in apart.NO_NUMBERS:
+    for function in unknown_functions.NO_NUMBERS:
         told = []
         Isolation(4).run(lambda x, f=function, told=told: (told.append(f(x)), x)[1], rows)
         assert told[0] == function(rows[0].clone()), function

@@ -1,6 +1,6 @@
 """Descriptions of columns by the types that schemas have for them, and of a whole table; their keys for people and editors.
 
-python -m lightning_dpgen.data.tables.descriptions    prints the tables of docs/reference/schema.md
+python -m lightning_dpgen.data.tables.schema_keys    prints the tables of docs/reference/schema.md
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from lightning_dpgen.common.nearest_word import nearest, suggest
-from lightning_dpgen.data.declarations import shown
+from lightning_dpgen.data.declarations import as_text
 from lightning_dpgen.data.files.text import CHARSETS, UTF8, charset_of
 from lightning_dpgen.data.tables.categories import BooleanDescription, CategoryDescription
 from lightning_dpgen.data.tables.column import BadSchema, Column, is_text, shortened
 from lightning_dpgen.data.tables.description import (
-    LAST,
+    TRAILING,
     ColumnDescription,
     Description,
-    DropDescription,
-    FakeDescription,
     Listed,
     Text,
     key,
     refuse,
 )
-from lightning_dpgen.data.tables.number_descriptions import (
+from lightning_dpgen.data.tables.made_up import DropDescription, FakeDescription
+from lightning_dpgen.data.tables.numeric_description import (
     DateDescription,
     DatetimeDescription,
     IntegerDescription,
@@ -219,7 +218,7 @@ def keys_of(kind: type[Description]) -> dict[str, FieldInfo]:
         ['words', 'missing', 'missing_values', 'outside', 'description']
     """
     fields = kind.model_fields
-    names = [name for name in fields if name not in ("type", *LAST)] + [name for name in LAST if name in fields]
+    names = [name for name in fields if name not in ("type", *TRAILING)] + [name for name in TRAILING if name in fields]
     return {name: fields[name] for name in names}
 
 
@@ -263,7 +262,7 @@ def _properties(kind: type[Description]) -> dict[str, Any]:
 def meaning_of(field: FieldInfo) -> tuple[str, str]:
     """Return the meaning of a key, and its default, in words."""
     meaning, _, default = " ".join((field.description or "").split()).partition(" (default: ")
-    usual = "none" if field.default in (None, "", (), {}) else shown(field.default)
+    usual = "none" if field.default in (None, "", (), {}) else as_text(field.default)
     return meaning, default.removesuffix(")") or usual
 
 
@@ -277,7 +276,7 @@ def tables() -> str:
         named = ", ".join(f"`{key}`" for key in keys_of(kind) if key != "description")
         lines.append(f"| `{name}` | {kind.holds} | {kind.decide} | {named} |")
         every |= keys_of(kind)
-    ordered = {name: every.pop(name) for name in [name for name in every if name not in LAST]} | every
+    ordered = {name: every.pop(name) for name in [name for name in every if name not in TRAILING]} | every
     return "\n".join([*lines, "", "## Keys of a column", "", *_rows(ordered)]) + "\n"
 
 

@@ -109,6 +109,9 @@ class NumericDescription(ModelledDescription):
         """True where it is cut into bins whose number is not declared."""
         return self.encoding == "bins" and self.bins is None and not self.edges
 
+    def _always_dumped(self) -> set[str]:
+        return {"density_noise"} if self.density else set()
+
     def check(self) -> None:
         super().check()
         if self.unfinished:
@@ -222,7 +225,7 @@ class NumericDescription(ModelledDescription):
     @property
     def value(self) -> Self:
         """The description of a column that is learned by its distance, as it is read and written."""
-        return self.changed(relative_to=None, distance=None, **dict.fromkeys(OF_DISTANCE))
+        return self.with_values(relative_to=None, distance=None, **dict.fromkeys(OF_DISTANCE))
 
     @property
     def apart(self) -> NumericDescription:

@@ -1,4 +1,4 @@
-"""A released model: read from its folder, and sampled for any number of synthetic records."""
+"""A release that is opened: it draws, completes, encodes and predicts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from lightning_dpgen.release.drawing.predictions import Unlabelled, encode_recor
 from lightning_dpgen.release.files import WEIGHTS, NotARelease, release_folder
 from lightning_dpgen.release.projected import ProjectedRows, load_projected
 from lightning_dpgen.release.publishing.mark import marked_schema
-from lightning_dpgen.release.rows.as_read import AsRead
+from lightning_dpgen.release.rows.output_format import OutputFormat
 
 _SEEDS = 2**63
 
@@ -61,7 +61,7 @@ class Release:
     Args:
         mixture: the model.
         private: whether the run that made it was private; files written from one that was not are marked
-            (`release.mark`).
+            (`release.publishing.mark`).
 
     Its methods take conditions, as texts such as ``where=["age >= 60", "job in (cook, vet)"]``, or as columns and values:
     ``where={"sex": "Male", "occupation": None, "age": "30..39"}`` (None is a missing value). Records have exactly the
@@ -150,8 +150,8 @@ class Release:
             BadRecords: for records that do not fit the description.
 
         Example:
-            >>> told = load_release("runs/mine").predict(frame)              # doctest: +SKIP
-            >>> told["income"], told["p_>50K"]                               # doctest: +SKIP
+            >>> labels = load_release("runs/mine").predict(frame)            # doctest: +SKIP
+            >>> labels["income"], labels["p_>50K"]                           # doctest: +SKIP
         """
         return predict_labels(self._mixture, records)
 
@@ -212,7 +212,8 @@ class Release:
         given = self.given_rows(rows)
         for line in given.notes:
             warnings.warn(line, stacklevel=2)
-        frame = self.form.without_types(given.kept).frame(pa.Table.from_batches(self.completed(given, seed), given.arrow))
+        completed = pa.Table.from_batches(self.complete_blocks(given, seed), given.arrow)
+        frame = self.form.without_types(given.kept).frame(completed)
         return frame.set_axis(rows.index) if isinstance(rows, pd.DataFrame) else frame
 
     def given_rows(self, rows: Table) -> GivenRows:
@@ -223,13 +224,13 @@ class Release:
             )
         return GivenRows.read(rows, self.schema)
 
-    def completed(self, given: GivenRows, seed: int | None = None) -> Iterator[pa.RecordBatch]:
+    def complete_blocks(self, given: GivenRows, seed: int | None = None) -> Iterator[pa.RecordBatch]:
         """Complete given rows (`complete`), a block at a time; there is one without rows where none is given.
 
         Raises:
             BadRecords: at the end, naming all rows that cannot be completed. No block is yielded after the first of them.
         """
-        _, seed = _checked(len(given), seed)
+        _, seed = _read_count_and_seed(len(given), seed)
         seed = secrets.randbelow(_SEEDS) if seed is None else seed
         step, refused = block_rows(self.schema.layout), dict[int, str]()
         if not len(given):
@@ -241,7 +242,7 @@ class Release:
                 drawn, problems = draw_given(self._mixture, some, generator, random, shown)
                 refused |= {start + row: problem for row, problem in problems.items()}
                 if drawn is not None and not refused:
-                    yield some.completed(self.schema.with_fakes(drawn.values, random, start))
+                    yield some.complete(self.schema.with_fakes(drawn.values, random, start))
         if refused:
             raise given.refusal(refused)
 
@@ -256,14 +257,14 @@ class Release:
     ) -> pa.Table:
         """Draw the same records as a table with the columns of the schema, whatever the form of files is."""
         check_columns(self.schema.layout.units)
-        return pa.Table.from_batches(self.chunks(n, seed, where, balance=balance), self.schema.arrow)
+        return pa.Table.from_batches(self.sample_blocks(n, seed, where, balance=balance), self.schema.arrow)
 
     @cached_property
-    def form(self) -> AsRead:
+    def form(self) -> OutputFormat:
         """The form in which the records of a table were read, and files have synthetic ones."""
-        return AsRead.of(self.schema)
+        return OutputFormat.of(self.schema)
 
-    def chunks(
+    def sample_blocks(
         self,
         n: int,
         seed: int | None = None,
@@ -279,30 +280,32 @@ class Release:
                 to the end of one or of all; None for all. They are the same whether others are drawn or not.
 
         Example:
-            >>> batches = list(release.chunks(10**8, seed=1, rows=range(10**7, 2 * 10**7)))      # doctest: +SKIP
+            >>> batches = list(release.sample_blocks(10**8, seed=1, rows=range(10**7, 2 * 10**7)))      # doctest: +SKIP
         """
         check_columns(self.schema.layout.units)
-        for before, part, random in self._drawn(n, seed, where, balance, rows):
+        for before, part, random in self._draw_blocks(n, seed, where, balance, rows):
             if part.values is None:
                 yield self.schema.decode(part.encoded, random, before)
             else:
                 yield self.schema.with_fakes(part.values, random, before)
 
-    def encoded(self, n: int, seed: int | None = None, where: Where | None = None, balance: str | None = None) -> Encoded:
+    def sample_encoded(
+        self, n: int, seed: int | None = None, where: Where | None = None, balance: str | None = None
+    ) -> Encoded:
         """Draw the same records, as they are encoded."""
-        return Encoded.joined(list(self.encoded_blocks(n, seed, where, balance)))
+        return Encoded.joined(list(self.sample_encoded_blocks(n, seed, where, balance)))
 
-    def encoded_blocks(
+    def sample_encoded_blocks(
         self, n: int, seed: int | None = None, where: Where | None = None, balance: str | None = None
     ) -> Iterator[Encoded]:
         """Draw the same, a block at a time."""
-        return (part.encoded for _, part, _ in self._drawn(n, seed, where, balance))
+        return (part.encoded for _, part, _ in self._draw_blocks(n, seed, where, balance))
 
-    def _drawn(
+    def _draw_blocks(
         self, n: int, seed: int | None, where: Where | None, balance: str | None, rows: range | None = None
     ) -> Iterator[tuple[int, Drawn, np.random.Generator]]:
         """Yield the number of records before a block, its records, and the generator from which it draws on."""
-        n, seed = _checked(n, seed)
+        n, seed = _read_count_and_seed(n, seed)
         seed = secrets.randbelow(_SEEDS) if seed is None else seed
         step = block_rows(self.schema.layout)
         first, stop = (0, n) if rows is None else (rows.start, rows.stop)
@@ -333,7 +336,7 @@ class Release:
         return self._mixture.sample_components(torch.full((n,), component), generator)
 
 
-def _checked(n: Any, seed: Any) -> tuple[int, int | None]:
+def _read_count_and_seed(n: Any, seed: Any) -> tuple[int, int | None]:
     """Return a number of records and a seed as whole numbers of Python.
 
     Raises:
