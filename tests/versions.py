@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SMOKE = [
     "tests/specs/test_configurations.py", "tests/gradients/test_activation_checkpoints.py",
-    "tests/gradients/test_apart.py", "tests/data/test_kinds_of_files.py",
+    "tests/gradients/test_unknown_functions.py", "tests/data/test_kinds_of_files.py",
     *(f"tests/cli/test_{name}.py" for name in (
         "anybodys_data", "compute", "databases", "families", "push", "sample_formats", "verify",
     )),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,7 +20,10 @@ from torch import Tensor
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import MOST_UNITS, categorical, check_fit, one_hot, ordinals, subsample, varying_units
 from lightning_dpgen.metrics.measure import A_LABEL, A_TEST, ENCODED, TABLE, Glance, Need, Result, beside_real, register
-from lightning_dpgen.metrics.sides import Sides
+
+if TYPE_CHECKING:
+    # A run that trains no network waits for no library that networks are trained with.
+    from lightning_dpgen.metrics.sides import Sides
 
 TRAINING, DETECTION = "train on synthetic, test on real", "telling them apart"
 # The most records that a classifier is trained on, and tested on.

@@ -152,7 +152,8 @@ BROKEN = {
             "= statistics[name].bound,": "= statistics[name].bound * (1 + len(records) / 99),"},
         DIGITS, "the whole run", "depends on the records"),
     "an access that is not counted": (
-        Plan.event.fget, {"return self.composition": "return composed([event for _, event in self.stage_events[:-1]])"},
+        Plan.event.fget,
+        {"return self.composition": "return compose_events([event for _, event in self.stage_events[:-1]])"},
         DIGITS, "the whole run", ""),
     "half the noise of a choice": (
         mechanisms.report_noisy_max, {"max(multiplier * moved": "max(0.5 * multiplier * moved"}, CROSSED, "crossings", ""),

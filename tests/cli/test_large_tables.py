@@ -401,7 +401,7 @@ def test_blocks_of_a_run_that_goes_on_in_memory_are_removed_before_it_reads(dpge
         patch.setattr(reducing._Total, "sums", killed)
         assert dpgen(*words)[0] == 130
     assert list(blocks.glob("*.npy"))
-    monkeypatch.setattr(measuring.Recipe, "measured", killed)
+    monkeypatch.setattr(measuring.Recipe, "measure_state", killed)
     with hold(blocks) if used else contextlib.nullcontext():
         assert dpgen(*words, "data.memory_gib=1")[0] == 130
     assert blocks.exists() == used

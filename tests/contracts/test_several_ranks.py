@@ -100,7 +100,7 @@ def _one_shard(patch):
 
 
 def _every_record_everywhere(patch):
-    patch.setattr(PoissonLots, "_divide", lambda self: setattr(self, "_divided", True))
+    patch.setattr(PoissonLots, "_divide", lambda self: setattr(self, "_units", len(self._store)))
 
 
 BROKEN = {

@@ -188,7 +188,7 @@ def test_lots_are_cut_to_a_uniform_choice(stream):
 def test_more_records_than_there_can_be_are_refused_without_telling_how_many(tmp_path):
     account = _account()
     for ask in (lambda: account.sample("training", 41), lambda: PoissonLots(torch.zeros(41, 1), account).draw()):
-        with pytest.raises(PlanMismatch, match="more records than at_most=40") as refused:
+        with pytest.raises(PlanMismatch, match="more records, or persons, than at_most=40") as refused:
             ask()
         assert "41" not in str(refused.value)
     persons = np.repeat(np.arange(40), 2)
