@@ -193,6 +193,9 @@ class LossGuard(TorchFunctionMode):
 
     def _call_unknown(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Compute, for each record alone, a function that is not known to keep records apart."""
+        if isinstance(function, MethodWrapperType) and function == Tensor.data.__set__ and _is_plain(args[0]):
+            # Torch would let it be in silence, and the tensor would keep what the first example left in it.
+            raise RuntimeError("mutating directly")
         if function in _WRITING:
             self.write(function, *args, **kwargs)
         if any(isinstance(x, SelfRuledTensor) for x in leaves_of((args, kwargs))) or _is_ours(function):
@@ -362,6 +365,10 @@ def _refusal(function: Callable) -> str | None:
             "Leave it out"
         )
     return None
+
+
+def _is_plain(x: Tensor) -> bool:
+    return not (is_hidden(x) or isinstance(x, SelfRuledTensor))
 
 
 def _is_ours(function: Callable) -> bool:

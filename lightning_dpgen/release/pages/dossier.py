@@ -146,8 +146,9 @@ def posterior(prior: float, epsilon: float) -> tuple[float, float]:
 
 @functools.cache
 def _templates() -> jinja2.Environment:
-    templates = environment(autoescape=False)
-    templates.filters |= {
+    # The report has other filters of these names.
+    templates = environment(autoescape=False).overlay()
+    templates.filters = templates.filters | {
         "cell": _cell,
         "count": lambda number: f"{number:,}",
         "exact": _exact,
