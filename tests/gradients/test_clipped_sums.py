@@ -31,11 +31,11 @@ CASES = {
 def _on_lots():
     """Yield each case with its lots; the end of the first component matters only to a mixture.
 
-    The default suite has one lot of several records for each case, and for our own rules those of few records, too.
+    The default suite has one lot of several records for each case, and for our own rules one of a single record, too.
     """
     for name, (make, engine) in CASES.items():
         mixture = make().k > 1
-        quick = {"hollow" if mixture else "even"} | ({"lonely", "as many as positions"} if "by ghost" in name else set())
+        quick = {"hollow" if mixture else "even"} | ({"lonely"} if "by ghost" in name else set())
         for lot, offsets in LOTS.items():
             if lot != "hollow" or mixture:
                 marks = () if lot in quick else pytest.mark.slow

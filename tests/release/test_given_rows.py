@@ -177,7 +177,9 @@ WIDE = {
 }
 
 
-@pytest.mark.parametrize("constraints", WIDE.values(), ids=WIDE)
+@pytest.mark.parametrize(
+    "constraints", only(WIDE, "sum of sums", "sum and condition", "hours and minutes", "order under a condition")
+)
 def test_what_some_row_has_is_completed_though_the_model_hardly_makes_it(constraints, monkeypatch):
     """Rows are drawn evenly from all that keep the rules, and the model has nearly all of its mass elsewhere."""
     monkeypatch.setattr(draws, "_ROUNDS_GIVEN", 6)
