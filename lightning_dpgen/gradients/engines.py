@@ -24,6 +24,7 @@ from lightning_dpgen.gradients.isolation.isolation import HiddenGroups, HiddenOf
 from lightning_dpgen.gradients.layers import checked_layers, replaced_parameters
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.probes import probe_lot
+from lightning_dpgen.gradients.repeat import repeat
 from lightning_dpgen.gradients.shards import check_policies, has_shards, is_sharded, without_own_hooks
 from lightning_dpgen.gradients.tape import Tape
 from lightning_dpgen.gradients.tape_rules.table import RULES
@@ -304,7 +305,10 @@ def term_gradients(
         if not size:
             # A loss that counts its calls must not learn that a lot is empty.
             compute(network, term, *probe_lot(lot, noise, 1, groups, example=term.example))
-        return compute(network, term, lot, noise, groups)
+        code_of_lot = functools.partial(compute, network, term, lot, noise, groups)
+        if engine == "ghost" and groups is None and size > 1 and len(lot.offsets) == 2:
+            return repeat(code_of_lot, network, term.loss, lot, noise)
+        return code_of_lot()
 
 
 def _groups(term: PerGroup, lot: Lot, stream: PrivateStream, device: torch.device, closed: bool) -> Groups:

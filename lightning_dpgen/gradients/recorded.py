@@ -1,0 +1,317 @@
+"""The operations of torch that gradients of records are computed by, recorded on two lots and put together to one function.
+
+None of them depends on the values of records, which a loss never sees (`gradients/isolation`), so they are the same for all
+lots, but for the numbers that follow from the number of records. A number in which the recordings of two lots of different
+sizes differ must be a multiple of the size; recordings that differ in anything else make no function.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from lightning_dpgen.common.precision import full_precision
+
+
+class NotRepeatable(Exception):
+    """Two recordings differ in more than the number of records; the message says in what."""
+
+
+class Recorder(TorchDispatchMode):
+    """A mode that takes down each operation that reaches torch, below autograd and vmap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, tuple, dict, Any]] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        # All tensors stay alive meanwhile, so that each keeps its identity.
+        self.calls.append((function, args, kwargs or {}, result))
+        return result
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A tensor that an operation gives, or that is given to the list."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class _Multiple:
+    """A whole number that is so many times the number of records."""
+
+    factor: int
+
+
+@dataclass
+class Recording:
+    """The operations of one recording, with places in the place of tensors that it has computed or was given."""
+
+    size: int
+    functions: list[Any] = field(default_factory=list)
+    arguments: list[Any] = field(default_factory=list)
+    results: list[Any] = field(default_factory=list)
+    output: Any = None
+
+
+def number_tensors(recorder: Recorder, inputs: Sequence[Tensor], output: Any, size: int) -> Recording:
+    """Return a recording in which each tensor is the place where it was computed, or itself where it was there before."""
+    places: dict[int, _Place] = {}
+    # torch wraps a tensor anew where autograd keeps it: what has the same memory in the same order is the same.
+    by_memory: dict[tuple, _Place] = {}
+
+    def placed(x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return places.get(id(x)) or by_memory.get(_memory(x), x)
+        if isinstance(x, list | tuple):
+            return type(x)(placed(one) for one in x)
+        return x
+
+    def add(x: Any) -> None:
+        if isinstance(x, Tensor) and id(x) not in places:
+            places[id(x)] = by_memory[_memory(x)] = _Place(len(places))
+
+    for x in inputs:
+        add(x)
+    tape = Recording(size)
+    for function, args, kwargs, result in recorder.calls:
+        tape.functions.append(function)
+        tape.arguments.append((placed(args), {name: placed(x) for name, x in kwargs.items()}))
+        for x in tree_flatten(result)[0]:
+            add(x)
+        tape.results.append(placed(result))
+    tape.output = map_fields(placed, output)
+    return tape
+
+
+def _memory(x: Tensor) -> tuple:
+    return x.untyped_storage()._cdata, x.storage_offset(), x.shape, x.stride(), x.dtype
+
+
+def map_fields(change: Callable[[Any], Any], x: Any) -> Any:
+    """Apply `change` to all values within dicts, lists and dataclasses."""
+    if isinstance(x, dict):
+        return {key: map_fields(change, one) for key, one in x.items()}
+    if isinstance(x, list | tuple):
+        return type(x)(map_fields(change, one) for one in x)
+    if dataclasses.is_dataclass(x) and not isinstance(x, type | _Place | _Multiple):
+        fields = {one.name: map_fields(change, getattr(x, one.name)) for one in dataclasses.fields(x)}
+        return Built(type(x), fields)
+    return change(x)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A dataclass that is made anew from its fields."""
+
+    kind: type
+    fields: Mapping[str, Any]
+
+
+def _merged(first: Any, second: Any, sizes: tuple[int, int], what: str) -> Any:
+    """Return what two recordings have in common, with multiples of the number of records.
+
+    Raises:
+        NotRepeatable: where they differ in anything else.
+    """
+    if type(first) is not type(second):
+        raise NotRepeatable(f"{what} is a {type(first).__name__}, and then a {type(second).__name__}")
+    if isinstance(first, list | tuple):
+        if len(first) != len(second):
+            raise NotRepeatable(f"{what} has {len(first)} values, and then {len(second)}")
+        return type(first)(_merged(a, b, sizes, what) for a, b in zip(first, second, strict=True))
+    if isinstance(first, dict):
+        if not same_keys(first, second):
+            raise NotRepeatable(f"{what} has other keys")
+        return {key: _merged(first[key], second[key], sizes, what) for key in first}
+    if isinstance(first, Built):
+        if first.kind is not second.kind:
+            raise NotRepeatable(f"{what} is a {first.kind.__name__}, and then a {second.kind.__name__}")
+        return Built(first.kind, _merged(dict(first.fields), dict(second.fields), sizes, what))
+    if isinstance(first, Tensor):
+        same = first is second or (
+            first.shape == second.shape and first.dtype == second.dtype and torch.equal(first, second)
+        )
+        if not same:
+            raise NotRepeatable(
+                f"{what} uses a tensor that was computed where nothing sees it, and is another one each time"
+            )
+        return first
+    if type(first) is int and first != second:
+        if first % sizes[0] == 0 and first // sizes[0] * sizes[1] == second:
+            return _Multiple(first // sizes[0])
+        raise NotRepeatable(f"{what} has the number {first}, and then {second}")
+    if first is not second and first != second and not _both_nan(first, second):
+        raise NotRepeatable(f"{what} has {str(first)[:40]}, and then {str(second)[:40]}")
+    return first
+
+
+def same_keys(a: dict, b: dict) -> bool:
+    """Return whether two dicts have the same keys in the same order; parameters among them are compared by identity."""
+    return len(a) == len(b) and all(x is y or (isinstance(x, str) and x == y) for x, y in zip(a, b, strict=True))
+
+
+def _both_nan(first: Any, second: Any) -> bool:
+    return isinstance(first, float) and isinstance(second, float) and math.isnan(first) and math.isnan(second)
+
+
+class Program:
+    """The operations that two recordings have in common, as one function of records, noise and their number.
+
+    Args:
+        first, second: the recordings.
+        size: the number of records of the second one.
+
+    Raises:
+        NotRepeatable: if they differ in more than the number of records.
+    """
+
+    def __init__(self, first: Recording, second: Recording, given: int) -> None:
+        sizes = first.size, second.size
+        # Of two lots of one size no number shows whether it follows from the size.
+        self._only = second.size if first.size == second.size else None
+        if first.functions != second.functions:
+            raise NotRepeatable("it calls other functions of torch for one lot than for another")
+        graph = fx.Graph()
+        self._constants: list[Tensor] = []
+        values: dict[_Place, Any] = {_Place(i): graph.placeholder(f"given_{i}") for i in range(given)}
+        size = graph.placeholder("size")
+        constants: dict[int, fx.Node] = {}
+
+        def node_of(x: Any) -> Any:
+            if isinstance(x, _Place):
+                x = values[x]
+            if isinstance(x, NotRepeatable):
+                raise x
+            if isinstance(x, _Multiple):
+                return size if x.factor == 1 else graph.call_function(operator.mul, (size, x.factor))
+            if isinstance(x, Tensor):
+                if id(x) not in constants:
+                    with graph.inserting_before(size):
+                        constants[id(x)] = graph.placeholder(f"constant_{len(constants)}")
+                    self._constants.append(x)
+                return constants[id(x)]
+            if isinstance(x, list | tuple):
+                return type(x)(node_of(one) for one in x)
+            return x
+
+        for number, function in enumerate(second.functions):
+            what = str(function)
+            results = _merged(first.results[number], second.results[number], sizes, what)
+            try:
+                args, kwargs = _merged(first.arguments[number], second.arguments[number], sizes, what)
+            except NotRepeatable as error:
+                if function is not _DETACH:
+                    raise
+                # States of generators are only looked at.
+                values[results] = error
+                continue
+            if function is _DETACH:
+                values[results] = values[args[0]] if isinstance(args[0], _Place) else args[0]
+                continue
+            if (view := self._view_of_constant(function, args, kwargs, values)) is not None:
+                values[results] = view
+                continue
+            self._check_written(function, args, kwargs, values)
+            node = graph.call_function(function, node_of(args), {name: node_of(x) for name, x in kwargs.items()})
+            if isinstance(results, _Place):
+                values.setdefault(results, node)
+            else:
+                for i, one in enumerate(results or ()):
+                    if isinstance(one, _Place) and one not in values:
+                        values[one] = graph.call_function(operator.getitem, (node, i))
+        self._output = _merged(first.output, second.output, sizes, "its gradients")
+        outputs: list[Any] = []
+        self._form = _map_built(lambda x: self._number(x, outputs), self._output)
+        graph.output([node_of(x) for x in outputs])
+        graph.eliminate_dead_code(_is_kept)
+        graph.lint()
+        self._run = fx.GraphModule({}, graph).forward
+
+    @staticmethod
+    def _view_of_constant(function: Any, args: tuple, kwargs: dict, values: Mapping[_Place, Any]) -> Tensor | None:
+        """Return a view of a tensor that was there before, which is made once; None for anything else."""
+        first = args[0] if args else None
+        first = values.get(first) if isinstance(first, _Place) else first
+        if not isinstance(first, Tensor) or function._schema.is_mutable or kwargs:
+            return None
+        if any(isinstance(x, _Multiple | _Place | Tensor) for x in tree_flatten(args[1:])[0]):
+            return None
+        if not any(argument.alias_info for argument in function._schema.returns):
+            return None
+        return function(first, *args[1:])
+
+    @staticmethod
+    def _check_written(function: Any, args: tuple, kwargs: dict, values: Mapping[_Place, Any]) -> None:
+        """Raise NotRepeatable for an operation that writes into a tensor which was there before."""
+        for place, argument in enumerate(function._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                x = args[place] if place < len(args) else kwargs.get(argument.name)
+                if isinstance(values.get(x) if isinstance(x, _Place) else x, Tensor):
+                    raise NotRepeatable(f"{function} writes into a tensor that is kept from lot to lot")
+
+    @staticmethod
+    def _number(x: Any, outputs: list[Any]) -> Any:
+        if isinstance(x, _Place | Tensor):
+            outputs.append(x)
+            return _Place(len(outputs) - 1)
+        return x
+
+    @property
+    def is_general(self) -> bool:
+        """True if it is for lots of any size."""
+        return self._only is None
+
+    def fits(self, size: int) -> bool:
+        """Return whether it is for lots of a size."""
+        return self._only in (None, size)
+
+    def __call__(self, given: Sequence[Tensor], size: int) -> Any:
+        """Return the output for records and noise, so many."""
+        with full_precision(given[0].device), torch._C._AutoDispatchBelowAutograd():
+            outputs = self._run(*given, *self._constants, size)
+        return _built(self._form, outputs, size)
+
+
+_DETACH = torch.ops.aten.detach.default
+
+
+def _is_kept(node: fx.Node) -> bool:
+    """Return True for a node that has an effect beside its result."""
+    return node.op != "call_function" or (isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable)
+
+
+def _map_built(change: Callable[[Any], Any], x: Any) -> Any:
+    if isinstance(x, dict):
+        return {key: _map_built(change, one) for key, one in x.items()}
+    if isinstance(x, list | tuple):
+        return type(x)(_map_built(change, one) for one in x)
+    if isinstance(x, Built):
+        return Built(x.kind, {name: _map_built(change, one) for name, one in x.fields.items()})
+    return change(x)
+
+
+def _built(form: Any, outputs: Sequence[Tensor], size: int) -> Any:
+    """Return the output of a form: dataclasses are made, and tensors and multiples have their values."""
+    if isinstance(form, _Place):
+        return outputs[form.number]
+    if isinstance(form, _Multiple):
+        return form.factor * size
+    if isinstance(form, dict):
+        return {key: _built(one, outputs, size) for key, one in form.items()}
+    if isinstance(form, list | tuple):
+        return type(form)(_built(one, outputs, size) for one in form)
+    if isinstance(form, Built):
+        return form.kind(**{name: _built(one, outputs, size) for name, one in form.fields.items()})
+    return form
