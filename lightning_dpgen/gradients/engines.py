@@ -306,7 +306,9 @@ def term_gradients(
             # A loss that counts its calls must not learn that a lot is empty.
             compute(network, term, *probe_lot(lot, noise, 1, groups, example=term.example))
         code_of_lot = functools.partial(compute, network, term, lot, noise, groups)
-        if engine == "ghost" and groups is None and size > 1 and len(lot.offsets) == 2:
+        # Processes talk to each other within a loss of sharded parameters, and a device waits for replays as for code.
+        alone = some.device.type == "cpu" and not (dist.is_available() and dist.is_initialized())
+        if alone and engine == "ghost" and groups is None and size > 1 and len(lot.offsets) == 2:
             return repeat(code_of_lot, network, term.loss, lot, noise)
         return code_of_lot()
 

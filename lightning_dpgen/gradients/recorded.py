@@ -183,7 +183,11 @@ class Program:
         self._only = second.size if first.size == second.size else None
         if first.functions != second.functions:
             raise NotRepeatable("it calls other functions of torch for one lot than for another")
+        if looking := _LOOKING.intersection(second.functions):
+            raise NotRepeatable(f"its code looks at a number ({looking.pop()})")
         graph = fx.Graph()
+        # Where tensors of which views were taken had their memory.
+        self._bases: list[tuple[Tensor, int]] = []
         self._constants: list[Tensor] = []
         values: dict[_Place, Any] = {_Place(i): graph.placeholder(f"given_{i}") for i in range(given)}
         size = graph.placeholder("size")
@@ -239,8 +243,7 @@ class Program:
         graph.lint()
         self._run = fx.GraphModule({}, graph).forward
 
-    @staticmethod
-    def _view_of_constant(function: Any, args: tuple, kwargs: dict, values: Mapping[_Place, Any]) -> Tensor | None:
+    def _view_of_constant(self, function: Any, args: tuple, kwargs: dict, values: Mapping[_Place, Any]) -> Tensor | None:
         """Return a view of a tensor that was there before, which is made once; None for anything else."""
         first = args[0] if args else None
         first = values.get(first) if isinstance(first, _Place) else first
@@ -250,6 +253,7 @@ class Program:
             return None
         if not any(argument.alias_info for argument in function._schema.returns):
             return None
+        self._bases.append((first, first.data_ptr()))
         return function(first, *args[1:])
 
     @staticmethod
@@ -274,8 +278,8 @@ class Program:
         return self._only is None
 
     def fits(self, size: int) -> bool:
-        """Return whether it is for lots of a size."""
-        return self._only in (None, size)
+        """Return whether it is for lots of a size, and what it holds has the memory that it had."""
+        return self._only in (None, size) and all(x.data_ptr() == place for x, place in self._bases)
 
     def __call__(self, given: Sequence[Tensor], size: int) -> Any:
         """Return the output for records and noise, so many."""
@@ -285,6 +289,8 @@ class Program:
 
 
 _DETACH = torch.ops.aten.detach.default
+# Operations whose result code of Python has looked at.
+_LOOKING = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default, torch.ops.aten.is_nonzero.default}
 
 
 def _is_kept(node: fx.Node) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -49,17 +49,31 @@ class _State:
 
     Attributes:
         watched: what the code of the loss may look at besides its records, as it was when they were made.
+        owners: the objects that the loss is a method of, or holds.
+        parameters: the identities of the trainable parameters then.
+        renewed: how often either has changed.
         first: the last recording, until there is a program for all sizes, or none is to be.
         program: what is replayed.
         why: why nothing is; None while that is not known.
         count: the lots since the program was made.
     """
 
-    watched: list[_Watched]
+    watched: _Watch
+    owners: list[weakref.ref]
+    parameters: list[int]
+    renewed: int = 0
     first: Recording | None = None
     program: Program | None = None
     why: str | None = None
     count: int = 0
+
+    def is_as_it_was(self, owners: Sequence[Any], parameters: list[int]) -> bool:
+        """Return whether all that the loss may look at besides its records is what it was."""
+        return (
+            parameters == self.parameters
+            and all(then() is now for then, now in zip(self.owners, owners, strict=True))
+            and self.watched.is_as_it_was()
+        )
 
 
 _states: weakref.WeakKeyDictionary[nn.Module, dict[Hashable, _State]] = weakref.WeakKeyDictionary()
@@ -80,20 +94,29 @@ def repeat(
         noise: (B, term.noise).
     """
     given = [*leaves_of(lot.records), noise]
-    key = _key(loss, given)
+    owners: list[Any] = []
+    key = _key(loss, given, owners)
     states = _states.setdefault(network, {})
     state = states.get(key)
-    if key is None or (state is None and len(states) >= _MOST):
+    if key is None or (state is None and len(states) >= _MOST) or (state is not None and state.why is not None):
         return compute()
-    if state is None or not all(watched.is_as_it_was() for watched in state.watched):
-        states[key] = state = _State(_watch(network))
-    if state.why is not None:
-        return compute()
+    layers = checked_layers(network)
+    parameters = [id(p) for layer in layers for p in layer]
+    if state is None or not state.is_as_it_was(owners, parameters):
+        renewed = 0 if state is None else state.renewed + 1
+        states[key] = state = _State(_Watch(network, owners), list(map(weakref.ref, owners)), parameters, renewed)
+        if renewed > _MOST:
+            state.why = "what it may look at is another each time"
+            return compute()
     size = len(lot)
     if state.program is not None and state.program.fits(size):
         state.count += 1
         if state.count % _COMPARED_EVERY:
-            return _gradients(state.program(given, size), network, lot)
+            output = state.program(given, size)
+            return PerSampleGradients(
+                output["factors"], layers, size, lot.draw, losses=lambda: output["losses"],
+                offsets=lot.offsets, persons=lot.persons,
+            )  # fmt: skip
     before = _generators()
     reasons: list[str] = []
     _under_way.append(reasons)
@@ -152,13 +175,6 @@ def _output(gradients: PerSampleGradients) -> dict[str, Any]:
     return {"factors": dict(gradients._factors), "losses": gradients.losses}
 
 
-def _gradients(output: Mapping[str, Any], network: nn.Module, lot: Lot) -> PerSampleGradients:
-    return PerSampleGradients(
-        output["factors"], checked_layers(network), len(lot), lot.draw, losses=lambda: output["losses"],
-        offsets=lot.offsets, persons=lot.persons,
-    )  # fmt: skip
-
-
 def _is_equal(a: Any, b: Any) -> bool:
     if isinstance(a, Built):
         return a.kind is b.kind and _is_equal(dict(a.fields), dict(b.fields))
@@ -175,9 +191,13 @@ def _generators() -> list[tuple[torch.Generator, Tensor]]:
     return [(generator, generator.get_state()) for generator in torch_generators()]
 
 
-def _key(loss: Any, given: Sequence[Tensor]) -> Hashable:
-    """Return what a program is for: a loss with the numbers in it, and the form of its records; None where none may be."""
-    code = _identity(loss)
+def _key(loss: Any, given: Sequence[Tensor], owners: list[Any]) -> Hashable:
+    """Return what a program is for: a loss with the numbers in it, and the form of its records; None where none may be.
+
+    Args:
+        owners: gets the objects that the loss is a method of, or holds.
+    """
+    code = _identity(loss, owners)
     if code is None:
         return None
     device = given[0].device.type
@@ -185,74 +205,68 @@ def _key(loss: Any, given: Sequence[Tensor]) -> Hashable:
     return code, mixed, tuple((x.shape[1:], x.dtype) for x in given)
 
 
-def _identity(loss: Any) -> Hashable:
-    """Return the code of a loss with the values that it is closed over; None for others than primitives and modules."""
+def _identity(loss: Any, owners: list[Any]) -> Hashable:
+    """Return the code of a loss with the values that it is closed over; None where it holds what nothing watches."""
     if isinstance(loss, functools.partial):
-        values, code = (*loss.args, *loss.keywords.values()), loss.func
+        values, code = (*loss.args, *loss.keywords.values()), _identity(loss.func, owners)
     elif isinstance(loss, types.MethodType):
-        return loss.__func__, id(loss.__self__)
+        values, code = (loss.__self__,), _identity(loss.__func__, owners)
     elif isinstance(loss, types.FunctionType):
         values, code = [cell.cell_contents for cell in loss.__closure__ or ()], loss.__code__
     else:
-        return id(loss) if isinstance(loss, nn.Module) else None
-    if not isinstance(code, types.CodeType):
-        code = _identity(code)
-    held = []
+        return None
+    held: list[Hashable] = [code]
     for x in values:
         if isinstance(x, _PRIMITIVE):
             held.append((type(x), x))
-        elif isinstance(x, nn.Module):
+        elif isinstance(x, nn.Module | Tensor) or getattr(x, "is_repeatable", False):
+            owners.append(x)
             held.append(id(x))
         else:
-            held.append(_identity(x) if callable(x) else None)
-    return None if code is None or None in held else (code, *held)
+            held.append(_identity(x, owners))
+    return None if None in held else tuple(held)
 
 
-@dataclass(frozen=True)
-class _Watched:
-    """An attribute that the code of a loss may look at, as it was.
+class _Watch:
+    """What the code of a loss may look at besides its records: attributes and buffers of layers, as they were.
+
+    Lists and dicts are told by their identity, and what they hold is not looked at. Parameters are not watched: they are
+    written into, and what is replayed reads them.
 
     Args:
-        owner: the attributes among which it stands.
-        value: a number, text or None; of another object a function that returns it while it lives; None where it can only
-            be told by its number.
-        number: the identity of an object that no weak reference can be made to.
+        network: the network, whose layers are watched.
+        owners: the objects that the loss is a method of, or holds; layers of modules among them are watched, too.
     """
 
-    owner: dict[str, Any]
-    name: str
-    value: Any
-    number: int | None = None
+    def __init__(self, network: nn.Module, owners: Sequence[Any]) -> None:
+        self._primitive: list[tuple[dict[str, Any], str, type, Any]] = []
+        self._objects: list[tuple[dict[str, Any], str, weakref.ref]] = []
+        self._others: list[tuple[dict[str, Any], str, int]] = []
+        modules = [network, *(x for x in owners if isinstance(x, nn.Module))]
+        for layer in dict.fromkeys(layer for module in modules for layer in module.modules()):
+            for owner in (vars(layer), layer._buffers):
+                for name in owner.keys() - _UNWATCHED:
+                    self._add(owner, name, owner[name])
 
-    @classmethod
-    def of(cls, owner: dict[str, Any], name: str) -> _Watched:
-        value = owner[name]
+    def _add(self, owner: dict[str, Any], name: str, value: Any) -> None:
         if isinstance(value, _PRIMITIVE):
-            return cls(owner, name, value)
+            self._primitive.append((owner, name, type(value), value))
+            return
         try:
-            return cls(owner, name, weakref.ref(value))
+            self._objects.append((owner, name, weakref.ref(value)))
         except TypeError:
-            return cls(owner, name, None, id(value))
+            self._others.append((owner, name, id(value)))
 
     def is_as_it_was(self) -> bool:
-        """Return whether the attribute has the value that it had; what a list or a dict holds is not looked at."""
-        value = self.owner.get(self.name, _under_way)
-        if self.number is not None:
-            return id(value) == self.number
-        if isinstance(self.value, weakref.ref):
-            return self.value() is value
-        return type(value) is type(self.value) and value == self.value
-
-
-def _watch(network: nn.Module) -> list[_Watched]:
-    """Return the attributes and buffers of all layers; parameters are those that gradients are of, and are written into."""
-    return [
-        _Watched.of(owner, name)
-        for module in network.modules()
-        for owner in (vars(module), module._buffers)
-        for name in owner
-        if name not in _UNWATCHED
-    ]
+        """Return whether all of it is what it was."""
+        for owner, name, kind, value in self._primitive:
+            now = owner.get(name, _under_way)
+            if type(now) is not kind or now != value:
+                return False
+        for owner, name, then in self._objects:
+            if owner.get(name, _under_way) is not then():
+                return False
+        return all([id(owner.get(name, _under_way)) == number for owner, name, number in self._others])
 
 
 # Those of Lightning that are others in each step, and lists of the parameters of a recurrent layer.

@@ -19,6 +19,7 @@ from lightning_dpgen.gradients.isolation.isolation import private_mean
 from lightning_dpgen.gradients.micro_batches import LotParts, MicroBatch, MicroBatches, check_micro_batch
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.probes import UNSUITED, WHOLE, probe_lot
+from lightning_dpgen.gradients.repeat import WatchedNumber, forbid_replay, is_recording
 from lightning_dpgen.gradients.shards import own_part, reshard
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord, Views
 from lightning_dpgen.optim.averaging import ParameterAverage
@@ -98,6 +99,8 @@ class AutomaticModule:
         learning_rates: the schedulers of the module.
     """
 
+    # Losses of its may be replayed, since what a training step does beside calling torch forbids it (`gradients/repeat`).
+    is_repeatable = True
     # Attributes of the instance that hide those of its class for the time of a fit.
     _REPLACED = ("training_step", "log", "log_dict", "on_train_batch_start", "on_train_batch_end")
 
@@ -237,6 +240,7 @@ class AutomaticModule:
 
     def _log(self, name: str, value: Any, *others: Any, **options: Any) -> None:
         if self._values is not None:
+            forbid_replay("it logs a value")
             number, size = self._part
             self._values[name, number] = private_mean(value) if isinstance(value, Tensor) else value, size
             return
@@ -338,7 +342,8 @@ class AutomaticModule:
 
     def _called(self, records: Any) -> Any:
         """Call the module's own training step as Lightning does, which leaves out an index that it does not take."""
-        given = self._training_step(records, self._index) if self._takes_index else self._training_step(records)
+        index = WatchedNumber(self._index) if is_recording() else self._index
+        given = self._training_step(records, index) if self._takes_index else self._training_step(records)
         return given["loss"] if isinstance(given, dict) and "loss" in given else given
 
     def _losses(self, lot: Lot, noise: Tensor) -> Tensor:
