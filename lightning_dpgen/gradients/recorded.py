@@ -225,7 +225,7 @@ class Program:
                 values[results] = values[args[0]] if isinstance(args[0], _Place) else args[0]
                 continue
             if (view := self._view_of_constant(function, args, kwargs, values)) is not None:
-                values[results] = view
+                values |= {results: view} if isinstance(results, _Place) else dict(zip(results, view, strict=True))
                 continue
             self._check_written(function, args, kwargs, values)
             node = graph.call_function(function, node_of(args), {name: node_of(x) for name, x in kwargs.items()})

@@ -123,14 +123,20 @@ def repeat(
     try:
         with _watched_trainer(network), Recorder() as recorder:
             gradients = compute()
+    except Exception as error:
+        # A recording holds all tensors, which some code minds (a tensor that it writes into has no other owner).
+        state.why = f"its code cannot be recorded ({str(error)[:100]})"
+        for generator, words in before:
+            generator.set_state(words)
+        return compute()
     finally:
         _under_way.pop()
     try:
         if reasons:
             raise NotRepeatable(reasons[0])
         _learn(state, number_tensors(recorder, given, _output(gradients), size), given, gradients, before)
-    except NotRepeatable as error:
-        state.first, state.program, state.why = None, None, str(error)
+    except (NotRepeatable, NotImplementedError, RuntimeError, TypeError) as error:
+        state.first, state.program, state.why = None, None, str(error)[:200]
     return gradients
 
 
@@ -241,10 +247,11 @@ class _Watch:
     def __init__(self, network: nn.Module, owners: Sequence[Any]) -> None:
         self._primitive: list[tuple[dict[str, Any], str, type, Any]] = []
         self._objects: list[tuple[dict[str, Any], str, weakref.ref]] = []
-        self._others: list[tuple[dict[str, Any], str, int]] = []
+        self._others: list[tuple[dict[str, Any], str]] = []
+        self._numbers: list[int] = []
         modules = [network, *(x for x in owners if isinstance(x, nn.Module))]
         for layer in dict.fromkeys(layer for module in modules for layer in module.modules()):
-            for owner in (vars(layer), layer._buffers):
+            for owner in (vars(layer), layer._buffers, layer._modules):
                 for name in owner.keys() - _UNWATCHED:
                     self._add(owner, name, owner[name])
 
@@ -255,7 +262,8 @@ class _Watch:
         try:
             self._objects.append((owner, name, weakref.ref(value)))
         except TypeError:
-            self._others.append((owner, name, id(value)))
+            self._others.append((owner, name))
+            self._numbers.append(id(value))
 
     def is_as_it_was(self) -> bool:
         """Return whether all of it is what it was."""
@@ -266,7 +274,7 @@ class _Watch:
         for owner, name, then in self._objects:
             if owner.get(name, _under_way) is not then():
                 return False
-        return all([id(owner.get(name, _under_way)) == number for owner, name, number in self._others])
+        return [id(owner.get(name, _under_way)) for owner, name in self._others] == self._numbers
 
 
 # Those of Lightning that are others in each step, and lists of the parameters of a recurrent layer.

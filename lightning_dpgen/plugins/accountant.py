@@ -10,16 +10,18 @@ from functools import cached_property
 from typing import Any
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.strategies import ModelParallelStrategy
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from lightning_dpgen.gradients.shards import is_sharded
 from lightning_dpgen.optim.averaging import ParameterAverage
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.automatic_module import AutomaticModule, StepOptions, check_optimizers, check_overrides
 from lightning_dpgen.plugins.lot_log import PUBLIC
 from lightning_dpgen.plugins.private_logs import PrivateLogs, changes_of_logs, close_logs
-from lightning_dpgen.plugins.rank_consistency import broadcast_start, check_ranks_agree
 from lightning_dpgen.plugins.trainer_checks import check_sharded, validate_trainer
 from lightning_dpgen.plugins.training_ledger import go_on_from, record_of
 from lightning_dpgen.privacy.account import Account
@@ -35,6 +37,8 @@ LEDGER, AVERAGE, BOUNDS = "lightning_dpgen", "lightning_dpgen_average", "lightni
 _HOOKS = ("on_save_checkpoint", "on_load_checkpoint")
 # Seconds of a fit after which its logs show epsilon by the plan.
 _WORTH_A_CURVE = 30.0
+# Types of whole numbers as wide as those of a tensor.
+_WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class MomentsAccountant(pl.Callback):
@@ -263,12 +267,12 @@ class MomentsAccountant(pl.Callback):
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         if self.account.ranks.size > 1 and not self._alike:
             # Each rank's own work until here (such as pre-training) may differ in its last bits.
-            broadcast_start(module, self.account.ranks)
+            _broadcast_start(module, self.account.ranks)
             self._alike = True
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         if self.account.ranks.size > 1:
-            check_ranks_agree(module, self.account.ranks)
+            _check_ranks_agree(module, self.account.ranks)
         if trainer.loggers:
             self._close_changed_logs(trainer)
             self._log_epsilon(trainer)
@@ -320,3 +324,35 @@ def _extend(module: pl.LightningModule, hook: str, more: Callable[[dict[str, Any
         more(checkpoint)
 
     setattr(module, hook, both)
+
+
+def _broadcast_start(module: nn.Module, ranks: Ranks) -> None:
+    """Give all ranks the parameters and buffers of rank 0, and the state of its torch generators.
+
+    torch's own generators are public here; private draws come from the account's stream.
+    """
+    ranks.broadcast_([tensor.data for tensor in _in_all(module)])
+    torch.set_rng_state(ranks.broadcast_object(torch.get_rng_state()))
+    device = next(module.parameters()).device
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(ranks.broadcast_object(torch.cuda.get_rng_state(device)), device)
+
+
+def _check_ranks_agree(module: nn.Module, ranks: Ranks) -> None:
+    """Compare the sizes of all noise, and parameters and buffers, by the sums of their bits and of the squares of these.
+
+    Raises:
+        RanksDiffer: naming a rank that differs from rank 0.
+    """
+    ranks.compare()
+    ranks.assert_equal("network after equal steps", [_digest(tensor) for tensor in _in_all(module)])
+
+
+def _in_all(module: nn.Module) -> list[Tensor]:
+    """Return the parameters and buffers that each rank has: each number of a sharded one is on one rank alone."""
+    return [tensor for tensor in (*module.parameters(), *module.buffers()) if not is_sharded(tensor)]
+
+
+def _digest(tensor: Tensor) -> tuple[int, int]:
+    bits = tensor.detach().contiguous().view(_WHOLE[tensor.element_size()]).to(torch.int64)
+    return int(bits.sum()), int((bits * bits).sum())

@@ -22,7 +22,6 @@ from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.models.initial import check_initial, copy_components, match_components
 from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork, Mixture
-from lightning_dpgen.optim.inner import make_optimizer
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import check_noises
 from lightning_dpgen.plugins.lot_log import PRIVATE, lot_numbers
@@ -36,6 +35,7 @@ from lightning_dpgen.sampling.lots import Lot, LotBatch
 STARTS = ("means", "learned", "zero")
 # The key of a checkpoint under which the declaration of a public start stands.
 _INIT = "lightning_dpgen_init"
+OPTIMIZERS = ("adam", "sgd")
 
 
 class PrivateMixture(pl.LightningModule):
@@ -366,3 +366,37 @@ class PrivateMixture(pl.LightningModule):
         if self.bias == "means" and self.steps_taken and hasattr(network, "hold_at"):
             network.hold_at(means, noise)
         return Mixture(network, weights, self.account.ledger.run, self._declared)
+
+
+def make_optimizer(
+    name: str,
+    parameters: Iterable[torch.nn.Parameter],
+    *,
+    lr: float,
+    momentum: float = 0.0,
+    betas: tuple[float, float] = (0.9, 0.999),
+) -> torch.optim.Optimizer:
+    """Return a torch optimizer.
+
+    Adam divides a gradient by a mean of its size, so the bound of clipping leaves the length of a step as it is; the step
+    of SGD is in proportion to the bound.
+
+    Args:
+        name: one of `OPTIMIZERS`.
+        momentum: of SGD, from 0, below 1.
+        betas: of Adam.
+
+    Raises:
+        ValueError: for another name, or a momentum of Adam.
+
+    Example:
+        >>> make_optimizer("sgd", [nn.Parameter(torch.zeros(2))], lr=0.1, momentum=0.9).defaults["momentum"]
+        0.9
+    """
+    if name not in OPTIMIZERS:
+        raise ValueError(f"optimizer={name!r}: expected one of {', '.join(OPTIMIZERS)}")
+    if name == "sgd":
+        return torch.optim.SGD(parameters, lr=lr, momentum=momentum)
+    if momentum:
+        raise ValueError(f"momentum={momentum!r} with optimizer='adam': expected 0, since it is of SGD")
+    return torch.optim.Adam(parameters, lr=lr, betas=betas, fused=True)
