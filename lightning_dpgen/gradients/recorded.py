@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
@@ -169,12 +169,15 @@ def _both_nan(first: Any, second: Any) -> bool:
 class Program:
     """The operations that two recordings have in common, as one function of records, noise and their number.
 
+    Its text calls torch's operators one after the other, and makes the output; a tensor is let go after its last use.
+
     Args:
         first, second: the recordings.
-        size: the number of records of the second one.
+        given: the number of tensors that it is given.
 
     Raises:
-        NotRepeatable: if they differ in more than the number of records.
+        NotRepeatable: if the recordings differ in more than the number of records, or the operations do more than to
+            compute the output.
     """
 
     def __init__(self, first: Recording, second: Recording, given: int) -> None:
@@ -185,92 +188,111 @@ class Program:
             raise NotRepeatable("it calls other functions of torch for one lot than for another")
         if looking := _LOOKING.intersection(second.functions):
             raise NotRepeatable(f"its code looks at a number ({looking.pop()})")
-        graph = fx.Graph()
         # Where tensors of which views were taken had their memory.
-        self._bases: list[tuple[Tensor, int]] = []
-        self._constants: list[Tensor] = []
-        values: dict[_Place, Any] = {_Place(i): graph.placeholder(f"given_{i}") for i in range(given)}
-        size = graph.placeholder("size")
-        constants: dict[int, fx.Node] = {}
-
-        def node_of(x: Any) -> Any:
-            if isinstance(x, _Place):
-                x = values[x]
-            if isinstance(x, NotRepeatable):
-                raise x
-            if isinstance(x, _Multiple):
-                return size if x.factor == 1 else graph.call_function(operator.mul, (size, x.factor))
-            if isinstance(x, Tensor):
-                if id(x) not in constants:
-                    with graph.inserting_before(size):
-                        constants[id(x)] = graph.placeholder(f"constant_{len(constants)}")
-                    self._constants.append(x)
-                return constants[id(x)]
-            if isinstance(x, list | tuple):
-                return type(x)(node_of(one) for one in x)
-            return x
-
+        self._bases: list[Tensor] = []
+        self._places: list[int] = []
+        # The values of places: names of variables, tensors that were there before, or why nothing is known.
+        self._values: dict[_Place, Any] = {_Place(i): f"given_{i}" for i in range(given)}
+        self._names: dict[str, Any] = {}
+        self._named: dict[int, str] = {}
+        calls: list[tuple[list[str], str, Any]] = []
         for number, function in enumerate(second.functions):
-            what = str(function)
-            results = _merged(first.results[number], second.results[number], sizes, what)
+            results = _merged(first.results[number], second.results[number], sizes, str(function))
             try:
-                args, kwargs = _merged(first.arguments[number], second.arguments[number], sizes, what)
+                args, kwargs = _merged(first.arguments[number], second.arguments[number], sizes, str(function))
             except NotRepeatable as error:
                 if function is not _DETACH:
                     raise
                 # States of generators are only looked at.
-                values[results] = error
+                self._values[results] = error
                 continue
             if function is _DETACH:
-                values[results] = values[args[0]] if isinstance(args[0], _Place) else args[0]
-                continue
-            if (view := self._view_of_constant(function, args, kwargs, values)) is not None:
-                values |= {results: view} if isinstance(results, _Place) else dict(zip(results, view, strict=True))
-                continue
-            self._check_written(function, args, kwargs, values)
-            node = graph.call_function(function, node_of(args), {name: node_of(x) for name, x in kwargs.items()})
-            if isinstance(results, _Place):
-                values.setdefault(results, node)
+                self._values[results] = self._values[args[0]] if isinstance(args[0], _Place) else args[0]
+            elif (view := self._view_of_constant(function, args, kwargs)) is not None:
+                places = [results] if isinstance(results, _Place) else results
+                self._values |= dict(zip(places, [view] if isinstance(results, _Place) else view, strict=True))
             else:
-                for i, one in enumerate(results or ()):
-                    if isinstance(one, _Place) and one not in values:
-                        values[one] = graph.call_function(operator.getitem, (node, i))
-        self._output = _merged(first.output, second.output, sizes, "its gradients")
-        outputs: list[Any] = []
-        self._form = _map_built(lambda x: self._number(x, outputs), self._output)
-        graph.output([node_of(x) for x in outputs])
-        graph.eliminate_dead_code(_is_kept)
-        graph.lint()
-        self._run = fx.GraphModule({}, graph).forward
+                self._check_written(function, args, kwargs)
+                words = [self._text(x) for x in args] + [f"{name}={self._text(x)}" for name, x in kwargs.items()]
+                calls.append((self._targets(results), f"{self._name(function._op)}({', '.join(words)})", function))
+        output = self._text(_merged(first.output, second.output, sizes, "its gradients"))
+        text = self._written(calls, output, [f"given_{i}" for i in range(given)])
+        exec(compile(text, "<operations of a loss>", "exec"), self._names)
+        self._run = self._names["run"]
 
-    def _view_of_constant(self, function: Any, args: tuple, kwargs: dict, values: Mapping[_Place, Any]) -> Tensor | None:
+    @staticmethod
+    def _written(calls: list[tuple[list[str], str, Any]], output: str, given: list[str]) -> str:
+        """Return the text of the function, without calls whose results nothing uses."""
+        used, lines = set(_VARIABLE.findall(output)), []
+        for targets, call, function in reversed(calls):
+            if not function._schema.is_mutable and used.isdisjoint(targets):
+                continue
+            last = sorted(set(_VARIABLE.findall(call)) - used)
+            used.update(last)
+            if last:
+                lines.append(f"    {' = '.join(last)} = None")
+            # A list of one result is unpacked, too.
+            comma = "," * (len(targets) == 1 and isinstance(function._schema.returns[0].type, torch.ListType))
+            lines.append(f"    {', '.join(targets)}{comma}{' = ' * bool(targets)}{call}")
+        return "\n".join([f"def run({', '.join(given)}, size):", *reversed(lines), f"    return {output}"])
+
+    def _targets(self, results: Any) -> list[str]:
+        """Return the names of the variables that take the results of a call."""
+        places = [results] if isinstance(results, _Place) else list(results or ())
+        names = [f"v{place.number}" if isinstance(place, _Place) else "_" for place in places]
+        for place, name in zip(places, names, strict=True):
+            if isinstance(place, _Place):
+                self._values.setdefault(place, name)
+        return names
+
+    def _text(self, x: Any) -> str:
+        """Return the expression of a value."""
+        if isinstance(x, _Place):
+            x = self._values[x]
+            if isinstance(x, str):
+                return x
+        if isinstance(x, NotRepeatable):
+            raise x
+        if isinstance(x, _Multiple):
+            return f"{x.factor} * size" if x.factor != 1 else "size"
+        if isinstance(x, Built):
+            fields = ", ".join(f"{name}={self._text(one)}" for name, one in x.fields.items())
+            return f"{self._name(x.kind)}({fields})"
+        if isinstance(x, dict):
+            return f"{{{', '.join(f'{self._text(key)}: {self._text(one)}' for key, one in x.items())}}}"
+        if type(x) in (list, tuple):
+            inner = ", ".join(self._text(one) for one in x)
+            return f"[{inner}]" if isinstance(x, list) else f"({inner}{',' * bool(inner)})"
+        return repr(x) if type(x) in (int, bool, str, type(None)) else self._name(x)
+
+    def _name(self, x: Any) -> str:
+        """Return the name of a constant."""
+        if id(x) not in self._named:
+            self._named[id(x)] = f"constant_{len(self._named)}"
+            self._names[self._named[id(x)]] = x
+        return self._named[id(x)]
+
+    def _view_of_constant(self, function: Any, args: tuple, kwargs: dict) -> Any:
         """Return a view of a tensor that was there before, which is made once; None for anything else."""
         first = args[0] if args else None
-        first = values.get(first) if isinstance(first, _Place) else first
+        first = self._values.get(first) if isinstance(first, _Place) else first
         if not isinstance(first, Tensor) or function._schema.is_mutable or kwargs:
             return None
         if any(isinstance(x, _Multiple | _Place | Tensor) for x in tree_flatten(args[1:])[0]):
             return None
         if not any(argument.alias_info for argument in function._schema.returns):
             return None
-        self._bases.append((first, first.data_ptr()))
+        self._bases.append(first)
+        self._places.append(first.data_ptr())
         return function(first, *args[1:])
 
-    @staticmethod
-    def _check_written(function: Any, args: tuple, kwargs: dict, values: Mapping[_Place, Any]) -> None:
+    def _check_written(self, function: Any, args: tuple, kwargs: dict) -> None:
         """Raise NotRepeatable for an operation that writes into a tensor which was there before."""
         for place, argument in enumerate(function._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 x = args[place] if place < len(args) else kwargs.get(argument.name)
-                if isinstance(values.get(x) if isinstance(x, _Place) else x, Tensor):
+                if isinstance(self._values.get(x) if isinstance(x, _Place) else x, Tensor):
                     raise NotRepeatable(f"{function} writes into a tensor that is kept from lot to lot")
-
-    @staticmethod
-    def _number(x: Any, outputs: list[Any]) -> Any:
-        if isinstance(x, _Place | Tensor):
-            outputs.append(x)
-            return _Place(len(outputs) - 1)
-        return x
 
     @property
     def is_general(self) -> bool:
@@ -279,45 +301,15 @@ class Program:
 
     def fits(self, size: int) -> bool:
         """Return whether it is for lots of a size, and what it holds has the memory that it had."""
-        return self._only in (None, size) and all(x.data_ptr() == place for x, place in self._bases)
+        return self._only in (None, size) and [x.data_ptr() for x in self._bases] == self._places
 
     def __call__(self, given: Sequence[Tensor], size: int) -> Any:
         """Return the output for records and noise, so many."""
         with full_precision(given[0].device), torch._C._AutoDispatchBelowAutograd():
-            outputs = self._run(*given, *self._constants, size)
-        return _built(self._form, outputs, size)
+            return self._run(*given, size)
 
 
 _DETACH = torch.ops.aten.detach.default
 # Operations whose result code of Python has looked at.
 _LOOKING = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default, torch.ops.aten.is_nonzero.default}
-
-
-def _is_kept(node: fx.Node) -> bool:
-    """Return True for a node that has an effect beside its result."""
-    return node.op != "call_function" or (isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable)
-
-
-def _map_built(change: Callable[[Any], Any], x: Any) -> Any:
-    if isinstance(x, dict):
-        return {key: _map_built(change, one) for key, one in x.items()}
-    if isinstance(x, list | tuple):
-        return type(x)(_map_built(change, one) for one in x)
-    if isinstance(x, Built):
-        return Built(x.kind, {name: _map_built(change, one) for name, one in x.fields.items()})
-    return change(x)
-
-
-def _built(form: Any, outputs: Sequence[Tensor], size: int) -> Any:
-    """Return the output of a form: dataclasses are made, and tensors and multiples have their values."""
-    if isinstance(form, _Place):
-        return outputs[form.number]
-    if isinstance(form, _Multiple):
-        return form.factor * size
-    if isinstance(form, dict):
-        return {key: _built(one, outputs, size) for key, one in form.items()}
-    if isinstance(form, list | tuple):
-        return type(form)(_built(one, outputs, size) for one in form)
-    if isinstance(form, Built):
-        return form.kind(**{name: _built(one, outputs, size) for name, one in form.fields.items()})
-    return form
+_VARIABLE = re.compile(r"\b(?:v|given_)\d+\b")
