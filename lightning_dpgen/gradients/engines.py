@@ -301,15 +301,16 @@ def term_gradients(
     # Only a component or a lot without a record needs one.
     if term.example is None and (engine == "func" or not size):
         term = dataclasses.replace(term, example=known[code])
-    with torch_draws_from(stream, some.device):
+    code_of_lot = functools.partial(compute, network, term, lot, noise, groups)
+    keyed = functools.partial(torch_draws_from, stream, some.device)
+    # Processes talk to each other within a loss of sharded parameters, and a device waits for replays as for code.
+    alone = some.device.type == "cpu" and not (dist.is_available() and dist.is_initialized())
+    if alone and engine == "ghost" and groups is None and size > 1 and len(lot.offsets) == 2:
+        return repeat(code_of_lot, network, term.loss, lot, noise, keyed, functools.partial(stream.words, 1 + WORDS))
+    with keyed():
         if not size:
             # A loss that counts its calls must not learn that a lot is empty.
             compute(network, term, *probe_lot(lot, noise, 1, groups, example=term.example))
-        code_of_lot = functools.partial(compute, network, term, lot, noise, groups)
-        # Processes talk to each other within a loss of sharded parameters, and a device waits for replays as for code.
-        alone = some.device.type == "cpu" and not (dist.is_available() and dist.is_initialized())
-        if alone and engine == "ghost" and groups is None and size > 1 and len(lot.offsets) == 2:
-            return repeat(code_of_lot, network, term.loss, lot, noise)
         return code_of_lot()
 
 

@@ -175,6 +175,9 @@ class Program:
         first, second: the recordings.
         given: the number of tensors that it is given.
 
+    Attributes:
+        draws: whether it draws from torch's generators.
+
     Raises:
         NotRepeatable: if the recordings differ in more than the number of records, or the operations do more than to
             compute the output.
@@ -188,6 +191,7 @@ class Program:
             raise NotRepeatable("it calls other functions of torch for one lot than for another")
         if looking := _LOOKING.intersection(second.functions):
             raise NotRepeatable(f"its code looks at a number ({looking.pop()})")
+        self.draws = any(torch.Tag.nondeterministic_seeded in function.tags for function in second.functions)
         # Where tensors of which views were taken had their memory.
         self._bases: list[Tensor] = []
         self._places: list[int] = []

@@ -13,7 +13,7 @@ import functools
 import types
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +37,7 @@ from lightning_dpgen.sampling.randomness import torch_generators
 from lightning_dpgen.sampling.trees import leaves_of
 
 # Lots between two comparisons of what is replayed with what is computed anew.
-_COMPARED_EVERY = 64
+_COMPARED_EVERY = 256
 # Losses of a network that are recorded: one whose numbers are others with each lot is never.
 _MOST = 16
 _PRIMITIVE = (int, float, bool, str, type(None))
@@ -82,16 +82,24 @@ _under_way: list[list[str]] = []
 
 
 def repeat(
-    compute: Callable[[], PerSampleGradients], network: nn.Module, loss: Callable, lot: Lot, noise: Tensor
+    compute: Callable[[], PerSampleGradients],
+    network: nn.Module,
+    loss: Callable,
+    lot: Lot,
+    noise: Tensor,
+    keyed: Callable[[], AbstractContextManager],
+    skip: Callable[[], object],
 ) -> PerSampleGradients:
     """Return the gradients of a lot: by replaying torch's operations once they are known, else by computing them.
 
     Args:
-        compute: computes them by code; what it draws comes from torch's default generators, which are keyed.
+        compute: computes them by code, within `keyed`.
         network: the network whose parameters they are of.
         loss: the loss that `compute` calls.
         lot: two records or more, of a single component.
         noise: (B, term.noise).
+        keyed: returns a context in which torch's default generators are keyed from the private stream.
+        skip: takes as much from that stream, and keys none.
     """
     given = [*leaves_of(lot.records), noise]
     owners: list[Any] = []
@@ -99,7 +107,8 @@ def repeat(
     states = _states.setdefault(network, {})
     state = states.get(key)
     if key is None or (state is None and len(states) >= _MOST) or (state is not None and state.why is not None):
-        return compute()
+        with keyed():
+            return compute()
     layers = checked_layers(network)
     parameters = [id(p) for layer in layers for p in layer]
     if state is None or not state.is_as_it_was(owners, parameters):
@@ -107,16 +116,28 @@ def repeat(
         states[key] = state = _State(_Watch(network, owners), list(map(weakref.ref, owners)), parameters, renewed)
         if renewed > _MOST:
             state.why = "what it may look at is another each time"
-            return compute()
-    size = len(lot)
-    if state.program is not None and state.program.fits(size):
+    size, program = len(lot), state.program
+    if program is not None and program.fits(size):
         state.count += 1
         if state.count % _COMPARED_EVERY:
-            output = state.program(given, size)
+            if program.draws:
+                with keyed():
+                    output = program(given, size)
+            else:
+                skip()
+                output = program(given, size)
             return PerSampleGradients(
                 output["factors"], layers, size, lot.draw, losses=lambda: output["losses"],
                 offsets=lot.offsets, persons=lot.persons,
             )  # fmt: skip
+    with keyed():
+        return compute() if state.why is not None else _record(compute, network, state, given, size)
+
+
+def _record(
+    compute: Callable[[], PerSampleGradients], network: nn.Module, state: _State, given: list[Tensor], size: int
+) -> PerSampleGradients:
+    """Compute gradients by code, and learn from the operations that they take."""
     before = _generators()
     reasons: list[str] = []
     _under_way.append(reasons)
