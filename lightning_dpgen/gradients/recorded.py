@@ -172,7 +172,7 @@ class Program:
     Its text calls torch's operators one after the other, and makes the output; a tensor is let go after its last use.
 
     Args:
-        first, second: the recordings.
+        first, second: the recordings, of lots of different sizes.
         given: the number of tensors that it is given.
 
     Attributes:
@@ -185,8 +185,6 @@ class Program:
 
     def __init__(self, first: Recording, second: Recording, given: int) -> None:
         sizes = first.size, second.size
-        # Of two lots of one size no number shows whether it follows from the size.
-        self._only = second.size if first.size == second.size else None
         if first.functions != second.functions:
             raise NotRepeatable("it calls other functions of torch for one lot than for another")
         if looking := _LOOKING.intersection(second.functions):
@@ -298,14 +296,9 @@ class Program:
                 if isinstance(self._values.get(x) if isinstance(x, _Place) else x, Tensor):
                     raise NotRepeatable(f"{function} writes into a tensor that is kept from lot to lot")
 
-    @property
-    def is_general(self) -> bool:
-        """True if it is for lots of any size."""
-        return self._only is None
-
-    def fits(self, size: int) -> bool:
-        """Return whether it is for lots of a size, and what it holds has the memory that it had."""
-        return self._only in (None, size) and [x.data_ptr() for x in self._bases] == self._places
+    def fits(self) -> bool:
+        """Return whether what it holds has the memory that it had."""
+        return [x.data_ptr() for x in self._bases] == self._places
 
     def __call__(self, given: Sequence[Tensor], size: int) -> Any:
         """Return the output for records and noise, so many."""

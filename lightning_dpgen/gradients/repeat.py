@@ -1,10 +1,11 @@
 """Gradients of lots by replaying torch's operations, where the code of a loss does nothing else.
 
 A step of a small network spends most of its time in Python: in the guard of the loss, in vmap and in autograd. Once the
-operations of a loss are known (`recorded`), they are replayed without it. They are taken only if they give the very
-gradients of a lot, to the last bit, and are compared again now and then. A loss stays with its code if that looks at the
-Trainer or at the index of its batch, logs a value, or writes into what is kept; a layer or a number of it that is changed
-is recorded anew.
+operations of a loss are known (`recorded`), they are replayed without it. They are recorded on made-up records of public
+sizes, after a public number of lots, and taken only if they give the very gradients of these, to the last bit; now and then
+they are compared again. So no record decides whether the code of a loss is called. A loss stays with its code if that looks
+at the Trainer or at the index of its batch, logs a value, or writes into what is kept; a layer or a number of it that is
+changed is recorded anew.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.randomness import torch_generators
 from lightning_dpgen.sampling.trees import leaves_of
 
-# Lots between two comparisons of what is replayed with what is computed anew.
-_COMPARED_EVERY = 256
+# Lots before operations are recorded, which is worth nothing in a short run, and between two comparisons.
+_BEFORE, _COMPARED_EVERY = 8, 256
+# The numbers of made-up records that are recorded, and with which a program is compared.
+_RECORDED, _COMPARED = (16, 17), (1, 40)
 # Losses of a network that are recorded: one whose numbers are others with each lot is never.
 _MOST = 16
 _PRIMITIVE = (int, float, bool, str, type(None))
@@ -52,17 +55,15 @@ class _State:
         owners: the objects that the loss is a method of, or holds.
         parameters: the identities of the trainable parameters then.
         renewed: how often either has changed.
-        first: the last recording, until there is a program for all sizes, or none is to be.
         program: what is replayed.
         why: why nothing is; None while that is not known.
-        count: the lots since the program was made.
+        count: the lots since.
     """
 
     watched: _Watch
     owners: list[weakref.ref]
     parameters: list[int]
     renewed: int = 0
-    first: Recording | None = None
     program: Program | None = None
     why: str | None = None
     count: int = 0
@@ -82,22 +83,27 @@ _under_way: list[list[str]] = []
 
 
 def repeat(
-    compute: Callable[[], PerSampleGradients],
+    compute: Callable[[Lot, Tensor], PerSampleGradients],
     network: nn.Module,
     loss: Callable,
     lot: Lot,
     noise: Tensor,
+    *,
+    make_up: Callable[[int], tuple[Lot, Tensor]],
+    by_code: Callable[[], PerSampleGradients],
     keyed: Callable[[], AbstractContextManager],
     skip: Callable[[], object],
 ) -> PerSampleGradients:
     """Return the gradients of a lot: by replaying torch's operations once they are known, else by computing them.
 
     Args:
-        compute: computes them by code, within `keyed`.
+        compute: computes the gradients of a lot by code.
         network: the network whose parameters they are of.
         loss: the loss that `compute` calls.
-        lot: two records or more, of a single component.
+        lot: records of a single component.
         noise: (B, term.noise).
+        make_up: returns as many made-up records of this form, public ones, with their noise.
+        by_code: computes those of this lot, within `keyed`.
         keyed: returns a context in which torch's default generators are keyed from the private stream.
         skip: takes as much from that stream, and keys none.
     """
@@ -108,7 +114,7 @@ def repeat(
     state = states.get(key)
     if key is None or (state is None and len(states) >= _MOST) or (state is not None and state.why is not None):
         with keyed():
-            return compute()
+            return by_code()
     layers = checked_layers(network)
     parameters = [id(p) for layer in layers for p in layer]
     if state is None or not state.is_as_it_was(owners, parameters):
@@ -116,49 +122,90 @@ def repeat(
         states[key] = state = _State(_Watch(network, owners), list(map(weakref.ref, owners)), parameters, renewed)
         if renewed > _MOST:
             state.why = "what it may look at is another each time"
-    size, program = len(lot), state.program
-    if program is not None and program.fits(size):
-        state.count += 1
-        if state.count % _COMPARED_EVERY:
-            if program.draws:
-                with keyed():
-                    output = program(given, size)
-            else:
-                skip()
-                output = program(given, size)
-            return PerSampleGradients(
-                output["factors"], layers, size, lot.draw, losses=lambda: output["losses"],
-                offsets=lot.offsets, persons=lot.persons,
-            )  # fmt: skip
-    with keyed():
-        return compute() if state.why is not None else _record(compute, network, state, given, size)
+    state.count += 1
+    if state.count == _BEFORE or state.count % _COMPARED_EVERY == 0:
+        with keyed():
+            _learn(state, network, compute, make_up, owners, parameters)
+            # Of this lot the generators draw what they would have drawn.
+            return by_code()
+    if state.program is None or not state.program.fits():
+        with keyed():
+            return by_code()
+    size = len(lot)
+    if not size:
+        skip()
+        return compute(lot, noise)
+    if state.program.draws:
+        with keyed():
+            output = state.program(given, size)
+    else:
+        skip()
+        output = state.program(given, size)
+    return PerSampleGradients(
+        output["factors"], layers, size, lot.draw, losses=lambda: output["losses"], offsets=lot.offsets, persons=lot.persons
+    )
 
 
-def _record(
-    compute: Callable[[], PerSampleGradients], network: nn.Module, state: _State, given: list[Tensor], size: int
-) -> PerSampleGradients:
-    """Compute gradients by code, and learn from the operations that they take."""
-    before = _generators()
+def _learn(
+    state: _State,
+    network: nn.Module,
+    compute: Callable[[Lot, Tensor], PerSampleGradients],
+    make_up: Callable[[int], tuple[Lot, Tensor]],
+    owners: list[Any],
+    parameters: list[int],
+) -> None:
+    """Make the program of a loss, or compare it with the code; generators and buffers stay as they are."""
+    before, buffers = _generators(), [(x, x.clone()) for x in network.buffers()]
+    try:
+        if state.program is None or not state.program.fits():
+            recordings = []
+            for size in _RECORDED:
+                recordings.append(_record(network, compute, *make_up(size)))
+                if not state.is_as_it_was(owners, parameters):
+                    raise NotRepeatable("it changes what it may look at")
+            state.program = Program(*recordings, len(leaves_of(make_up(1)[0].records)) + 1)
+        for size in (*_COMPARED, *_RECORDED[1:]):
+            _compare(state.program, compute, *make_up(size))
+    except Exception as error:
+        # Some code minds that a recording holds all tensors (one that it writes into must have no other owner).
+        state.program, state.why = None, str(error)[:200]
+    finally:
+        for generator, words in before:
+            generator.set_state(words)
+        # A loss may write into them, and has not been called as far as they are concerned.
+        for x, then in buffers:
+            x.data.copy_(then)
+
+
+def _record(network: nn.Module, compute: Callable[[Lot, Tensor], PerSampleGradients], lot: Lot, noise: Tensor) -> Recording:
     reasons: list[str] = []
     _under_way.append(reasons)
     try:
         with _watched_trainer(network), Recorder() as recorder:
-            gradients = compute()
-    except Exception as error:
-        # A recording holds all tensors, which some code minds (a tensor that it writes into has no other owner).
-        state.why = f"its code cannot be recorded ({str(error)[:100]})"
-        for generator, words in before:
-            generator.set_state(words)
-        return compute()
+            gradients = compute(lot, noise)
     finally:
         _under_way.pop()
+    if reasons:
+        raise NotRepeatable(reasons[0])
+    return number_tensors(recorder, [*leaves_of(lot.records), noise], _output(gradients), len(lot))
+
+
+def _compare(program: Program, compute: Callable[[Lot, Tensor], PerSampleGradients], lot: Lot, noise: Tensor) -> None:
+    """Raise NotRepeatable unless a program gives the gradients of the code, to the last bit, and draws as much."""
+    before = _generators()
+    reasons: list[str] = []
+    _under_way.append(reasons)
     try:
-        if reasons:
-            raise NotRepeatable(reasons[0])
-        _learn(state, number_tensors(recorder, given, _output(gradients), size), given, gradients, before)
-    except (NotRepeatable, NotImplementedError, RuntimeError, TypeError) as error:
-        state.first, state.program, state.why = None, None, str(error)[:200]
-    return gradients
+        expected = _output(compute(lot, noise))
+    finally:
+        _under_way.pop()
+    after = _generators()
+    for generator, words in before:
+        generator.set_state(words)
+    replayed = program([*leaves_of(lot.records), noise], len(lot))
+    drawn = all(torch.equal(words, other) for (_, words), (_, other) in zip(_generators(), after, strict=True))
+    if not drawn or not _is_equal(map_fields(lambda x: x, expected), map_fields(lambda x: x, replayed)):
+        raise NotRepeatable("its gradients are others than those of the same operations: it changes with time")
 
 
 def why_not(network: nn.Module) -> list[str]:
@@ -175,27 +222,6 @@ def forbid_replay(why: str) -> None:
     """Say that what is being computed does more than call torch, and must be computed by its code each time."""
     for reasons in _under_way:
         reasons.append(why)
-
-
-def _learn(state: _State, tape: Recording, given: list[Tensor], gradients: PerSampleGradients, before: list) -> None:
-    """Make a program of this recording and the one before, or compare the one that there is."""
-    program = state.program
-    if program is None or not program.fits(tape.size):
-        if state.first is None:
-            state.first = tape
-            return
-        program = Program(state.first, tape, len(given))
-        state.first = None if program.is_general else tape
-    after = _generators()
-    for generator, words in before:
-        generator.set_state(words)
-    replayed = program(given, tape.size)
-    drawn = all(torch.equal(words, other) for (_, words), (_, other) in zip(_generators(), after, strict=True))
-    for generator, words in after:
-        generator.set_state(words)
-    if not drawn or not _is_equal(map_fields(lambda x: x, _output(gradients)), map_fields(lambda x: x, replayed)):
-        raise NotRepeatable("its gradients are others than those of the same operations: it changes with time")
-    state.program = program
 
 
 def _output(gradients: PerSampleGradients) -> dict[str, Any]:

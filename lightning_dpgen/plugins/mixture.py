@@ -390,7 +390,7 @@ def make_optimizer(
         ValueError: for another name, or a momentum of Adam.
 
     Example:
-        >>> make_optimizer("sgd", [nn.Parameter(torch.zeros(2))], lr=0.1, momentum=0.9).defaults["momentum"]
+        >>> make_optimizer("sgd", [torch.nn.Parameter(torch.zeros(2))], lr=0.1, momentum=0.9).defaults["momentum"]
         0.9
     """
     if name not in OPTIMIZERS:
