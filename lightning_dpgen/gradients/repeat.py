@@ -126,7 +126,7 @@ def repeat(
     if state.count == _BEFORE or state.count % _COMPARED_EVERY == 0:
         with keyed():
             _learn(state, network, compute, make_up, owners, parameters)
-            # Of this lot the generators draw what they would have drawn.
+            # For this lot the generators draw what they would have drawn.
             return by_code()
     if state.program is None or not state.program.fits():
         with keyed():
@@ -172,7 +172,7 @@ def _learn(
     finally:
         for generator, words in before:
             generator.set_state(words)
-        # A loss may write into them, and has not been called as far as they are concerned.
+        # A loss may write into them, and a call with made-up records leaves no trace there.
         for x, then in buffers:
             x.data.copy_(then)
 
@@ -281,7 +281,7 @@ def _identity(loss: Any, owners: list[Any]) -> Hashable:
 
 
 class _Watch:
-    """What the code of a loss may look at besides its records: attributes and buffers of layers, as they were.
+    """Attributes and buffers of layers, which the code of a loss may look at besides its records, as they were.
 
     Lists and dicts are told by their identity, and what they hold is not looked at. Parameters are not watched: they are
     written into, and what is replayed reads them.
@@ -335,11 +335,11 @@ class _WatchedTrainer:
         vars(self)["_lightning_dpgen_trainer"] = trainer
 
     def __getattr__(self, name: str) -> Any:
-        forbid_replay(f"it looks at trainer.{name}")
+        forbid_replay(f"it looks at {name} of its Trainer")
         return getattr(vars(self)["_lightning_dpgen_trainer"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        forbid_replay(f"it sets trainer.{name}")
+        forbid_replay(f"it sets {name} of its Trainer")
         setattr(vars(self)["_lightning_dpgen_trainer"], name, value)
 
 

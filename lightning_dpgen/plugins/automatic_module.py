@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -99,7 +100,7 @@ class AutomaticModule:
         learning_rates: the schedulers of the module.
     """
 
-    # Losses of its may be replayed, since what a training step does beside calling torch forbids it (`gradients/repeat`).
+    # Its losses may be replayed: what a training step does beside calling torch forbids it (`gradients/repeat.py`).
     is_repeatable = True
     # Attributes of the instance that hide those of its class for the time of a fit.
     _REPLACED = ("training_step", "log", "log_dict", "on_train_batch_start", "on_train_batch_end")
@@ -131,7 +132,7 @@ class AutomaticModule:
         # The values that the training step has logged for a lot, by name and part of the lot, with the records of that
         # part; None outside of a lot.
         self._values: dict[tuple[str, int], tuple[Tensor | float, int]] | None = None
-        self._part, self._index = (0, 1), 0
+        self._part, self._index, self._recorded = (0, 1), 0, itertools.count(1)
         module.automatic_optimization = False
         instance: Any = module
         self._log_elsewhere = instance.log
@@ -345,7 +346,8 @@ class AutomaticModule:
 
     def _called(self, records: Any) -> Any:
         """Call the module's own training step as Lightning does, which leaves out an index that it does not take."""
-        index = WatchedNumber(self._index) if is_recording() else self._index
+        # Each made-up lot has another index, so that a loss that follows it is another one, too.
+        index = WatchedNumber(self._index + next(self._recorded)) if is_recording() else self._index
         given = self._training_step(records, index) if self._takes_index else self._training_step(records)
         return given["loss"] if isinstance(given, dict) and "loss" in given else given
 
