@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gradients.families import BertBlock, Gpt2Block, T5Block
+from marks import only
 from torch import nn
 
 from lightning_dpgen.gradients.engines import term_gradients
@@ -261,7 +262,7 @@ DEFAULTS = {
 
 @pytest.mark.filterwarnings("ignore:no rule for")
 @both_engines
-@pytest.mark.parametrize("make", DEFAULTS.values(), ids=DEFAULTS.keys())
+@pytest.mark.parametrize("make", only(DEFAULTS, *list(DEFAULTS)[::2]))
 def test_what_others_hold_changes_no_draw(make, engine):
     torch.manual_seed(0)
     net = make().double().train()

@@ -22,7 +22,7 @@ from lightning_dpgen.sampling.lots import Lot
 
 ACCEPTED = [name for name, kind in STRANGERS.items() if kind.refused is None]
 REFUSED = [name for name, kind in STRANGERS.items() if kind.refused]
-LOTS = 5
+LOTS = 4
 
 
 def _records(seed):
