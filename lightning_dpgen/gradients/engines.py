@@ -24,7 +24,6 @@ from lightning_dpgen.gradients.isolation.isolation import HiddenGroups, HiddenOf
 from lightning_dpgen.gradients.layers import checked_layers, replaced_parameters
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.probes import probe_lot
-from lightning_dpgen.gradients.repeat import repeat
 from lightning_dpgen.gradients.shards import check_policies, has_shards, is_sharded, without_own_hooks
 from lightning_dpgen.gradients.tape import Tape
 from lightning_dpgen.gradients.tape_rules.table import RULES
@@ -32,7 +31,7 @@ from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.randomness import WORDS, make_twister_state, randomness_of_their_own
-from lightning_dpgen.sampling.trees import leaves_of, map_tree
+from lightning_dpgen.sampling.trees import map_tree
 
 # Functions without a rule that a network's owner has been warned of.
 _AS_LOTS_OF_ONE = functools.partial(torch.unsqueeze, dim=1)
@@ -301,28 +300,11 @@ def term_gradients(
     # Only a component or a lot without a record needs one.
     if term.example is None and (engine == "func" or not size):
         term = dataclasses.replace(term, example=known[code])
-
-    def by_code() -> PerSampleGradients:
+    with torch_draws_from(stream, some.device):
         if not size:
             # A loss that counts its calls must not learn that a lot is empty.
             compute(network, term, *probe_lot(lot, noise, 1, groups, example=term.example))
         return compute(network, term, lot, noise, groups)
-
-    def make_up(count: int) -> tuple[Lot, Tensor]:
-        made_up, own, _ = probe_lot(lot, noise, count, example=known[code] if term.example is None else term.example)
-        types = [x.dtype for x in leaves_of(lot.records)]
-        return made_up.map(lambda x: x.to(types.pop(0)), made_up.offsets), own
-
-    keyed = functools.partial(torch_draws_from, stream, some.device)
-    # Processes talk to each other within a loss of sharded parameters, and a device waits for replays as for code.
-    alone = some.device.type == "cpu" and not (dist.is_available() and dist.is_initialized())
-    if not alone or engine != "ghost" or groups is not None or len(lot.offsets) > 2:
-        with keyed():
-            return by_code()
-    return repeat(
-        functools.partial(compute, network, term), network, term.loss, lot, noise,
-        make_up=make_up, by_code=by_code, keyed=keyed, skip=functools.partial(stream.words, 1 + WORDS),
-    )  # fmt: skip
 
 
 def _groups(term: PerGroup, lot: Lot, stream: PrivateStream, device: torch.device, closed: bool) -> Groups:

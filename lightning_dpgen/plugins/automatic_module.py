@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +19,6 @@ from lightning_dpgen.gradients.isolation.isolation import private_mean
 from lightning_dpgen.gradients.micro_batches import LotParts, MicroBatch, MicroBatches, check_micro_batch
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.probes import UNSUITED, WHOLE, probe_lot
-from lightning_dpgen.gradients.repeat import WatchedNumber, forbid_replay, is_recording
 from lightning_dpgen.gradients.shards import own_part, reshard
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord, Views
 from lightning_dpgen.optim.averaging import ParameterAverage
@@ -100,8 +98,6 @@ class AutomaticModule:
         learning_rates: the schedulers of the module.
     """
 
-    # Its losses may be replayed: what a training step does beside calling torch forbids it (`gradients/repeat.py`).
-    is_repeatable = True
     # Attributes of the instance that hide those of its class for the time of a fit.
     _REPLACED = ("training_step", "log", "log_dict", "on_train_batch_start", "on_train_batch_end")
 
@@ -132,7 +128,7 @@ class AutomaticModule:
         # The values that the training step has logged for a lot, by name and part of the lot, with the records of that
         # part; None outside of a lot.
         self._values: dict[tuple[str, int], tuple[Tensor | float, int]] | None = None
-        self._part, self._index, self._recorded = (0, 1), 0, itertools.count(1)
+        self._part, self._index = (0, 1), 0
         module.automatic_optimization = False
         instance: Any = module
         self._log_elsewhere = instance.log
@@ -241,10 +237,6 @@ class AutomaticModule:
 
     def _log(self, name: str, value: Any, *others: Any, **options: Any) -> None:
         if self._values is not None:
-            if is_recording():
-                # The records are made up.
-                forbid_replay("it logs a value")
-                return
             number, size = self._part
             self._values[name, number] = private_mean(value) if isinstance(value, Tensor) else value, size
             return
@@ -346,9 +338,7 @@ class AutomaticModule:
 
     def _called(self, records: Any) -> Any:
         """Call the module's own training step as Lightning does, which leaves out an index that it does not take."""
-        # Each made-up lot has another index, so that a loss that follows it is another one, too.
-        index = WatchedNumber(self._index + next(self._recorded)) if is_recording() else self._index
-        given = self._training_step(records, index) if self._takes_index else self._training_step(records)
+        given = self._training_step(records, self._index) if self._takes_index else self._training_step(records)
         return given["loss"] if isinstance(given, dict) and "loss" in given else given
 
     def _losses(self, lot: Lot, noise: Tensor) -> Tensor:

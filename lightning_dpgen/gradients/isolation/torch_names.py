@@ -8,7 +8,6 @@ import torch
 import torch.utils.checkpoint
 
 _NAMES = (
-    "torch._C._AutoDispatchBelowAutograd", "torch.ops.aten._local_scalar_dense.default",
     *(f"torch._C._functorch.{word}" for word in (
         "_add_batch_dim", "_grad_decrement_nesting", "_grad_increment_nesting", "_unwrap_batched", "_unwrap_for_grad",
         "_vmap_decrement_nesting", "_vmap_increment_nesting", "_wrap_for_grad", "get_unwrapped", "is_batchedtensor",
