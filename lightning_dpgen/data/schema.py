@@ -301,7 +301,7 @@ def kind_named(name: Any) -> Kind:
     """
     known = _ours().get(name) or _others.get(name) if isinstance(name, str) else None
     if known is None:
-        known = _load(str(name)[:60])
+        known = _load(name if isinstance(name, str) else str(name))
         _others[known.name] = known
     return known
 

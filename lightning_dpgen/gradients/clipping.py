@@ -6,13 +6,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_dpgen.common.arguments import check_number, read_whole, show
+from lightning_dpgen.gradients.isolation.loss_call import invalidate_escaped_tensors
 from lightning_dpgen.gradients.scopes import Components, Flat, Layers, LotNorms, Scope
 from lightning_dpgen.privacy.access import OpenAccess
 from lightning_dpgen.privacy.mechanisms import noisy_histogram, rounded_gaussian
@@ -434,9 +435,9 @@ def choose_bounds(
     Raises:
         ValueError: for anything but a bound for each column of norms; the access is spent.
     """
-    if not rule.noise_shares:
-        norms = replace(norms, columns=[column[:0] for column in norms.columns])
-    bounds = rule.bounds(access, norms, before)
+    # A rule that wrote into the norms themselves would clip nothing by them later.
+    seen = [column.clone() if rule.noise_shares else column[:0] for column in norms.columns]
+    bounds = rule.bounds(access, replace(norms, columns=seen), before)
     if not isinstance(bounds, tuple | list) or len(bounds) != len(norms.columns):
         raise ValueError(
             f"{type(rule).__name__}.bounds returned {show(bounds)}: expected a tuple with a bound for each of the "
@@ -452,25 +453,34 @@ def choose_bounds(
 def capped_factors(rule: ClippingRule, norms: Tensor, bound: float) -> Tensor:
     """Return the factors of a rule, none of which leaves a gradient longer than the bound.
 
-    The factor of a rule of another module is computed where each norm is alone, so that no record changes that of another.
+    The factor of a rule of another module is computed where each norm is alone, so that no record changes that of another,
+    and it keeps none.
 
     Raises:
         ValueError: if such a factor is not one number for a norm, or needs to see the norm's value.
     """
-    while type(rule).factors is _Wrapper.factors:
-        rule = rule.of
-    if type(rule).factors in (ClippingRule.factors, Normalised.factors):
-        factors = rule.factors(norms, bound)
-    else:
-        try:
-            factors = torch.vmap(lambda norm: rule.factors(norm[None], bound).view(()))(norms) if len(norms) else norms
-        except (RuntimeError, AttributeError, TypeError) as error:
-            raise ValueError(
-                f"{type(rule).__name__}.factors sees the norm (1,) of one record at a time, hidden from Python, and failed "
-                f"({str(error)[:200]}): expected a tensor (1,) that torch's functions make of it"
-            ) from None
     # A rule that clips too little would not be as private as the certificate says.
-    return torch.minimum(factors, norms.reciprocal().mul_(_SHAVE * bound).masked_fill_(~(norms < _LARGEST_NORM), 0.0))
+    most = norms.reciprocal().mul_(_SHAVE * bound).masked_fill_(~(norms < _LARGEST_NORM), 0.0)
+    while _method(rule) is _Wrapper.factors:
+        rule = rule.of
+    if _method(rule) in (ClippingRule.factors, Normalised.factors):
+        return torch.minimum(rule.factors(norms, bound), most)
+    # How often it is called must not tell whether a lot is empty.
+    seen = norms.clone() if len(norms) else norms.new_ones(1)
+    try:
+        with invalidate_escaped_tensors():
+            factors = torch.vmap(lambda norm: rule.factors(norm[None], bound).view(()))(seen)
+    except (RuntimeError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{type(rule).__name__}.factors sees the norm (1,) of one record at a time, hidden from Python, and failed "
+            f"({str(error)[:200]}): expected a tensor (1,) that torch's functions make of it"
+        ) from None
+    return torch.minimum(factors[: len(norms)], most)
+
+
+def _method(rule: ClippingRule) -> Any:
+    """Return the function of the factors of a rule; that of an instance is none of a class."""
+    return getattr(rule.factors, "__func__", None)
 
 
 def _check_bound(name: str, value: float) -> None:

@@ -189,11 +189,14 @@ def code_of(loss: Any) -> Hashable:
     Only the types of tensors and numbers count: they may be others with each lot.
     """
     if isinstance(loss, functools.partial):
-        return code_of(loss.func), tuple(map(_kept, (*loss.args, *loss.keywords.values())))
+        return code_of(loss.func), tuple(loss.keywords), tuple(map(_kept, (*loss.args, *loss.keywords.values())))
     if isinstance(loss, types.MethodType):
         return code_of(loss.__func__), id(loss.__self__)
     if isinstance(loss, types.FunctionType):
-        return loss.__code__, tuple([_kept(cell.cell_contents) for cell in loss.__closure__]) if loss.__closure__ else ()
+        values = [cell.cell_contents for cell in loss.__closure__ or ()]
+        if loss.__defaults__ or loss.__kwdefaults__:
+            values += (*(loss.__defaults__ or ()), *(loss.__kwdefaults__ or {}).values())
+        return loss.__code__, tuple(map(_kept, values)) if values else ()
     return type(loss), tuple((name, _kept(x)) for name, x in sorted(getattr(loss, "__dict__", {}).items()))
 
 

@@ -7,7 +7,6 @@ not hold. Projected rows are an exception (`verify`). Names and mechanisms are h
 from __future__ import annotations
 
 import bisect
-import json
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -116,9 +115,15 @@ def _stage(name: str, event: dict[str, Any], entries: list[dict[str, Any]], *, p
     """Return what is wrong with the noises of a stage: those of each access together are the event of that access."""
     what = f"noise of stage {name[:80]!r}"
     accesses: dict[int, dict[str, tuple[str, float]]] = {}
-    stated_once = len({json.dumps(entry, sort_keys=True) for entry in entries}) == len(entries)
-    if not (stated_once and all(len(set(entry["names"])) == len(entry["names"]) for entry in entries)):
-        return [f"{what}: one of them is stated twice"]
+    stated, kinds = set(), {}
+    for entry in entries:
+        for noise in entry["names"]:
+            bound = float(entry["bound_in_units"]) if "unit" in entry else None
+            one = entry["access"], noise, entry.get("unit"), bound
+            kind = "unit" in entry, entry["mechanism"] == NOT_DRAWN
+            if one in stated or kinds.setdefault((entry["access"], noise), kind) != kind:
+                return [f"{what}: {noise[:80]!r} of access {entry['access']} is stated twice"]
+            stated.add(one)
     for entry in entries:
         noises = accesses.setdefault(entry["access"], {})
         for noise in entry["names"]:

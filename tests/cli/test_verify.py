@@ -149,7 +149,7 @@ SEALED = {
         lambda c: c.update(event=GAUSSIAN, stages=_stages([LAPLACE, SAMPLED]), relation="replace_one"),
         "composition of the stages",
     ),
-    "a noise stated twice": (lambda c: c["noise"]["sums"].append(c["noise"]["sums"][0]), "one of them is stated twice"),
+    "a noise stated twice": (lambda c: c["noise"]["sums"].append(c["noise"]["sums"][0]), "of access 0 is stated twice"),
     "a place between two": (lambda c: c["noise"]["sums"][0].update(access=0.0), "0.0 is not of type 'integer'"),
     "a reference behind a fraction": (lambda c: c.update(reference={"after": 1.0, "replaceable": True}), "'integer'"),
     "a foreign field": (lambda c: c.update(extra=1), "'extra' was unexpected"),

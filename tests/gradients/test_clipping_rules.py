@@ -281,3 +281,58 @@ def test_a_bound_that_no_noise_stands_behind_follows_from_no_norm(account_of, ch
             choose_bounds(_Own(bound=choose), access, LotNorms((NORMS_OF_A_LOT,)), None)
         assert choose_bounds(_Own(), access, LotNorms((NORMS_OF_A_LOT,)), None) == (1.0,)
         access.consume("gradient")
+
+
+@pytest.mark.parametrize(
+    "factor",
+    [
+        lambda n, b: n.clamp_(max=b) / b,
+        lambda n, b: n.div_(b).clamp_(min=1).reciprocal_(),
+        lambda n, b: n.zero_() + 1.0,
+        lambda n, b: n.nan_to_num_(posinf=b) / b,
+    ],
+)
+def test_a_rule_that_writes_into_its_norms_clips_as_any_other(factor):
+    norms = NORMS_OF_A_LOT.clone()
+    weights = capped_factors(_Own(factor=lambda n: factor(n, 1.5)), norms, 1.5)
+    torch.testing.assert_close(norms, NORMS_OF_A_LOT, rtol=0, atol=0, equal_nan=True)
+    finite = norms.isfinite()
+    assert not (weights[finite] * norms[finite] > 1.5).any() and not (weights[~finite] > 0.0).any()
+
+
+def test_a_rule_with_noise_writes_into_norms_of_its_own(account_of):
+    class Writes(DPNorm):
+        def bounds(self, access, norms, before):
+            for column in norms.columns:
+                column.nan_to_num_(posinf=0.5).clamp_(max=0.5)
+            return super().bounds(access, norms, before)
+
+    norms = NORMS_OF_A_LOT.clone()
+    with account_of({"norms": 1.0, "gradient": 1.0}).open("training") as access:
+        choose_bounds(Writes(c_max=2.0), access, LotNorms((norms,)), None)
+        access.consume("gradient")
+    torch.testing.assert_close(norms, NORMS_OF_A_LOT, rtol=0, atol=0, equal_nan=True)
+
+
+def test_factors_of_an_instance_are_those_of_another_module():
+    """A function that stands among the attributes of a rule is no method of its class."""
+    rule = Fixed(1.0)
+    object.__setattr__(rule, "factors", lambda norms, bound: (bound / norms.max()).expand(len(norms)))
+    norms = NORMS_OF_A_LOT[:3]
+    assert torch.equal(capped_factors(rule, norms, 1.0)[:2], capped_factors(rule, norms[:2], 1.0))
+
+
+def test_a_rule_keeps_no_norm_and_is_called_for_a_lot_without_a_record():
+    kept, calls = [], []
+
+    def factor(norms):
+        calls.append(None)
+        if kept:
+            return norms * 0 + kept[-1].sum()
+        kept.append(norms)
+        return norms
+
+    rule = _Own(factor=factor)
+    assert len(capped_factors(rule, NORMS_OF_A_LOT[:0], 1.0)) == 0 and len(calls) == 1
+    with pytest.raises(ValueError, match=r"_Own.factors sees the norm"):
+        capped_factors(rule, NORMS_OF_A_LOT, 1.0)

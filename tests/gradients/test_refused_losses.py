@@ -503,3 +503,19 @@ def test_lengths_of_sequences_are_a_records_own(engine):
     for loss in (packed, listed):
         with pytest.raises(ValueError, match="pads or packs"):
             term_gradients(network, PerRecord(loss), Lot(torch.rand(3, 4, 2), (0, 3)), PrivateStream(1), engine=engine)
+
+
+@pytest.mark.parametrize(
+    "bind", [lambda f: functools.partial(_scaled, f=f), lambda f: lambda lot, noise, f=f: _scaled(lot, noise, f)]
+)
+def test_a_function_that_a_loss_is_bound_to_is_checked_by_itself(bind):
+    """Another function in a default argument, or a word of a partial, makes another loss."""
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 2)
+    _gradients(layer, bind(lambda lot: layer(lot.records).square().sum(dim=1)))
+    with pytest.raises(ValueError, match="beside it"):
+        _gradients(layer, bind(lambda lot: layer(lot.records - lot.records.mean(dim=0)).square().sum(dim=1)))
+
+
+def _scaled(lot, noise, f):
+    return f(lot)

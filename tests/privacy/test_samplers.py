@@ -37,6 +37,14 @@ class Twice(Poisson):
         return dp_accounting.ComposedDpEvent([super().event(noise)] * 2)
 
 
+@dataclass(frozen=True)
+class Blocks(Poisson):
+    """Another one, with a number of its own."""
+
+    name: ClassVar[str] = "blocks"
+    block: int = 1
+
+
 def _event(sampler):
     return sampler.event(dp_accounting.GaussianDpEvent(2.0))
 
@@ -45,18 +53,21 @@ def test_all_samplers_are_looked_at():
     assert set(ONE_OF_EACH) == set(SAMPLERS) and len({sampler.name for sampler in SAMPLERS}) == len(SAMPLERS)
 
 
-@pytest.mark.parametrize("kind", [*SAMPLERS, Twice])
+OTHERS = {Twice: Twice(0.1), Blocks: Blocks(0.1, block=50)}
+
+
+@pytest.mark.parametrize("kind", [*SAMPLERS, *OTHERS])
 def test_a_plan_gives_back_the_very_sampler(monkeypatch, kind):
-    monkeypatch.setattr(samplers, "SAMPLERS", (*SAMPLERS, Twice))
-    sampler = ONE_OF_EACH.get(kind, Twice(0.1))
+    monkeypatch.setattr(samplers, "SAMPLERS", (*SAMPLERS, *OTHERS))
+    sampler = (ONE_OF_EACH | OTHERS)[kind]
     read = sampler_from_json(json.loads(json.dumps(sampler.as_json())))
-    assert type(read) is kind and read == sampler and repr(_event(read)) == repr(_event(sampler))
+    assert type(read) is kind and read == sampler and sampler.is_close(read) and repr(_event(read)) == repr(_event(sampler))
 
 
 def test_a_run_with_another_sampler_goes_on_at_its_own_cost_or_not_at_all(monkeypatch, tmp_path):
     plan = make_plan([StageSpec("sums", {"sum": 1.0}, 20, max_noise=50, sampler=Twice(0.1))], epsilon=2.0, delta=1e-5)
     Account(plan, tmp_path / "ledger.jsonl").ledger.close()
-    with pytest.raises(LedgerError, match=r"sampler='twice': expected one of 'poisson', .*: its class joins SAMPLERS"):
+    with pytest.raises(LedgerError, match=r"sampler='twice': expected one of none: its class joins SAMPLERS"):
         Account.resume(tmp_path / "ledger.jsonl")
     monkeypatch.setattr(samplers, "SAMPLERS", (*SAMPLERS, Twice))
     resumed = Account.resume(tmp_path / "ledger.jsonl")
@@ -75,3 +86,9 @@ def test_a_sampler_has_a_name_that_no_other_has():
 
     with pytest.raises(ValueError, match="Other: name='poisson' is that of another sampler"):
         Other(0.1).as_json()
+
+
+def test_a_number_of_its_own_makes_another_sampler():
+    assert not Blocks(0.1, block=50).is_close(Blocks(0.1)) and Blocks(0.1).is_close(Blocks(0.1 * (1 + 1e-12)))
+    with pytest.raises(ValueError, match="sampler='poisson': expected"):
+        sampler_from_json({"sample_rate": 0.1, "sampler": "poisson", "truncation": {}})

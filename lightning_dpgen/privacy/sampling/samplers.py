@@ -6,6 +6,7 @@ accepted where an upper bound of its cost is proved; `sampler_choice.py` makes t
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -138,8 +139,9 @@ class Sampler:
         kind = type(self)
         if {sampler.name: sampler for sampler in SAMPLERS}.get(kind.name, kind) is not kind:
             raise ValueError(f"{kind.__name__}: name={kind.name!r} is that of another sampler: take a name of its own")
-        fields = {"sample_rate": self.sample_rate}
-        return fields if kind in _BY_FIELDS else fields | {"sampler": kind.name}
+        if kind in _BY_FIELDS:
+            return {"sample_rate": self.sample_rate}
+        return {one.name: getattr(self, one.name) for one in dataclasses.fields(self)} | {"sampler": kind.name}
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Self | None:
@@ -148,7 +150,7 @@ class Sampler:
         Raises:
             ValueError: if they describe none.
         """
-        raise NotImplementedError
+        return cls(**{one.name: fields[one.name] for one in dataclasses.fields(cls) if one.name in fields})
 
     def as_line(self) -> dict[str, Any]:
         """Return the fields as they stand in a line of a ledger."""
@@ -156,7 +158,9 @@ class Sampler:
 
     def is_close(self, other: Sampler) -> bool:
         """Return whether two samplers draw the same, but for rounding."""
-        return type(self) is type(other) and math.isclose(self.sample_rate, other.sample_rate, rel_tol=_ROUNDING)
+        if type(self) is not type(other) or not math.isclose(self.sample_rate, other.sample_rate, rel_tol=_ROUNDING):
+            return False
+        return dataclasses.replace(self, sample_rate=other.sample_rate) == other
 
 
 class Poisson(Sampler):
@@ -175,10 +179,6 @@ class Poisson(Sampler):
 
     def draw(self, stage: str, units: int, step: int, stream: PrivateStream, state: CorrelatedState) -> np.ndarray:
         return stream.poisson_sample(units, self.sample_rate)
-
-    @classmethod
-    def from_fields(cls, fields: Mapping[str, Any]) -> Self | None:
-        return cls(fields["sample_rate"])
 
 
 FULL_PASS = Poisson(1.0)
@@ -406,9 +406,10 @@ def sampler_from_json(fields: Mapping[str, Any]) -> Sampler:
     """
     if "sampler" not in fields:
         return next(filter(None, (sampler.from_fields(fields) for sampler in _BY_FIELDS)))
-    named = [sampler.from_fields(fields) for sampler in SAMPLERS if sampler.name == fields["sampler"]]
+    others = [sampler for sampler in SAMPLERS if sampler not in _BY_FIELDS]
+    named = [sampler.from_fields(fields) for sampler in others if sampler.name == fields["sampler"]]
     if not named or named[0] is None:
-        known = ", ".join(repr(sampler.name) for sampler in SAMPLERS)
+        known = ", ".join(repr(sampler.name) for sampler in others) or "none"
         raise ValueError(f"sampler={str(fields['sampler'])[:60]!r}: expected one of {known}: its class joins SAMPLERS")
     return named[0]
 
