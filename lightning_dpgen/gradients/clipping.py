@@ -465,7 +465,7 @@ def capped_factors(rule: ClippingRule, norms: Tensor, bound: float) -> Tensor:
         rule = rule.of
     if _method(rule) in (ClippingRule.factors, Normalised.factors):
         return torch.minimum(rule.factors(norms, bound), most)
-    # How often it is called must not tell whether a lot is empty.
+    # The number of its calls must not tell whether a lot is empty.
     seen = norms.clone() if len(norms) else norms.new_ones(1)
     try:
         with invalidate_escaped_tensors():
