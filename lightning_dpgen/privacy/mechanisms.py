@@ -88,12 +88,14 @@ def gaussian(
             multiplier /= 2.0
         deviation = multiplier * _checked(name, sensitivity) * (1 if per_person else access.max_rows)
         exact = values.double() if needs_float64(values, largest, deviation) else values
+        whole = of_shard or access.ranks.size == 1
+        if access.ranks.size > 1:
+            access.ranks.agree(name, deviation, None if of_shard else values.shape, exact.dtype)
         # Each process draws noise for its own part of the numbers, on behalf of all. Shards differ in size.
-        access.ranks.agree(name, deviation, None if of_shard else values.shape, exact.dtype)
-        part = exact if of_shard else access.ranks.part_of(exact)
+        part = exact if whole else access.ranks.part_of(exact)
         access.stream.add_normal_(part, deviation)
         # The sum over all processes is rounded, and no part of it: exact numbers would be added to a rounded part.
-        noisy = round_to_grid_(exact if of_shard else access.ranks.sum_(exact), deviation)
+        noisy = round_to_grid_(exact if whole else access.ranks.sum_(exact), deviation)
         return values if noisy is values else values.copy_(noisy)
     return values if of_shard else access.ranks.sum_(values)
 
