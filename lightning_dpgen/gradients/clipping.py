@@ -450,7 +450,7 @@ def choose_bounds(
     return tuple(bounds)
 
 
-def capped_factors(rule: ClippingRule, norms: Tensor, bound: float) -> Tensor:
+def cap_factors(rule: ClippingRule, norms: Tensor, bound: float) -> Tensor:
     """Return the factors of a rule, none of which leaves a gradient longer than the bound.
 
     The factor of a rule of another module is computed where each norm is alone, so that no record changes that of another,
@@ -479,7 +479,7 @@ def capped_factors(rule: ClippingRule, norms: Tensor, bound: float) -> Tensor:
 
 
 def _method(rule: ClippingRule) -> Any:
-    """Return the function of the factors of a rule; that of an instance is none of a class."""
+    """Return the function behind the factors of a rule; None where they are an attribute of the instance."""
     return getattr(rule.factors, "__func__", None)
 
 

@@ -39,7 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.common.precision import full_precision
-from lightning_dpgen.gradients.clipping import ClippingRule, capped_factors, choose_bounds, clip_weights
+from lightning_dpgen.gradients.clipping import ClippingRule, cap_factors, choose_bounds, clip_weights
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.micro_batches import MicroBatches, norms_of_parts
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients, each_weighted_sum, weighted_sums
@@ -186,7 +186,7 @@ def clipped_weights(
 ) -> Tensor | Sequence[Tensor]:
     """Return the weight of each gradient, or of each layer of it: the rule's factor over the divisor."""
     columns = rule.scope.norms(gradients).columns
-    factors = clip_weights if math.inf in bounds else functools.partial(capped_factors, rule)
+    factors = clip_weights if math.inf in bounds else functools.partial(cap_factors, rule)
     each = [factors(norms, bound) / divisor for norms, bound in zip(columns, bounds, strict=True)]
     # A weight too small for a normal number of that type would be rounded up by too much. NaN is below any number here.
     return rule.scope.weights([w.masked_fill_(~(w >= torch.finfo(dtype).tiny), 0.0).to(dtype) for w in each])

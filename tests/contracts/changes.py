@@ -11,7 +11,7 @@ import pytest
 # Lines of `mechanisms.gaussian`, of `mechanisms.rounded_gaussian` and of `privatize.clipped_weights`.
 NOISE = "access.stream.add_normal_(part, deviation)"
 ROUNDED_NOISE = "access.stream.add_rounded_normal_(access.ranks.part_of(multiples), sigma)"
-FACTORS = "factors = clip_weights if math.inf in bounds else functools.partial(capped_factors, rule)"
+FACTORS = "factors = clip_weights if math.inf in bounds else functools.partial(cap_factors, rule)"
 
 
 def change(patch: pytest.MonkeyPatch, function: Callable, lines: dict[str, str]) -> None:

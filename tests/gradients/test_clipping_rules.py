@@ -21,7 +21,7 @@ from lightning_dpgen.gradients.clipping import (
     Quantile,
     Schedule,
     Smoothed,
-    capped_factors,
+    cap_factors,
     choose_bounds,
     clip_weights,
 )
@@ -248,7 +248,7 @@ NORMS_OF_A_LOT = torch.tensor([0.5, 2.0, 40.0, math.inf, math.nan], dtype=torch.
     [lambda n: torch.ones_like(n) * 1000, lambda n: -n, lambda n: n * math.nan, lambda n: n, lambda n: n.mean() * 0 + 1.0],
 )
 def test_whatever_factor_another_rule_has_no_gradient_is_longer_than_the_bound(factor, wrap):
-    weights = capped_factors(wrap(_Own(factor=factor)), NORMS_OF_A_LOT, 1.5)
+    weights = cap_factors(wrap(_Own(factor=factor)), NORMS_OF_A_LOT, 1.5)
     finite = NORMS_OF_A_LOT.isfinite()
     assert not (weights[finite] * NORMS_OF_A_LOT[finite] > 1.5).any() and not (weights[~finite] > 0.0).any()
 
@@ -256,12 +256,12 @@ def test_whatever_factor_another_rule_has_no_gradient_is_longer_than_the_bound(f
 def test_the_factor_of_another_rule_follows_from_its_own_norm_alone():
     """A factor over the mean of the norms would let a record change all others."""
     rule = _Own(factor=lambda norms: 0.1 / norms.mean())
-    assert capped_factors(rule, NORMS_OF_A_LOT[:3], 1.0) == pytest.approx([0.2, 0.05, 0.0025])
-    assert torch.equal(capped_factors(rule, NORMS_OF_A_LOT[:2], 1.0), capped_factors(rule, NORMS_OF_A_LOT[:3], 1.0)[:2])
-    assert capped_factors(rule, NORMS_OF_A_LOT[:0], 1.0).shape == (0,)
+    assert cap_factors(rule, NORMS_OF_A_LOT[:3], 1.0) == pytest.approx([0.2, 0.05, 0.0025])
+    assert torch.equal(cap_factors(rule, NORMS_OF_A_LOT[:2], 1.0), cap_factors(rule, NORMS_OF_A_LOT[:3], 1.0)[:2])
+    assert cap_factors(rule, NORMS_OF_A_LOT[:0], 1.0).shape == (0,)
     for wrong in (lambda norms: float(norms), lambda norms: torch.ones(3), lambda norms: None):
         with pytest.raises(ValueError, match=r"_Own.factors sees the norm .* of one record at a time.*expected a tensor"):
-            capped_factors(_Own(factor=wrong), NORMS_OF_A_LOT, 1.0)
+            cap_factors(_Own(factor=wrong), NORMS_OF_A_LOT, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_a_bound_that_no_noise_stands_behind_follows_from_no_norm(account_of, ch
 )
 def test_a_rule_that_writes_into_its_norms_clips_as_any_other(factor):
     norms = NORMS_OF_A_LOT.clone()
-    weights = capped_factors(_Own(factor=lambda n: factor(n, 1.5)), norms, 1.5)
+    weights = cap_factors(_Own(factor=lambda n: factor(n, 1.5)), norms, 1.5)
     torch.testing.assert_close(norms, NORMS_OF_A_LOT, rtol=0, atol=0, equal_nan=True)
     finite = norms.isfinite()
     assert not (weights[finite] * norms[finite] > 1.5).any() and not (weights[~finite] > 0.0).any()
@@ -319,7 +319,7 @@ def test_factors_of_an_instance_are_those_of_another_module():
     rule = Fixed(1.0)
     object.__setattr__(rule, "factors", lambda norms, bound: (bound / norms.max()).expand(len(norms)))
     norms = NORMS_OF_A_LOT[:3]
-    assert torch.equal(capped_factors(rule, norms, 1.0)[:2], capped_factors(rule, norms[:2], 1.0))
+    assert torch.equal(cap_factors(rule, norms, 1.0)[:2], cap_factors(rule, norms[:2], 1.0))
 
 
 def test_a_rule_keeps_no_norm_and_is_called_for_a_lot_without_a_record():
@@ -333,6 +333,6 @@ def test_a_rule_keeps_no_norm_and_is_called_for_a_lot_without_a_record():
         return norms
 
     rule = _Own(factor=factor)
-    assert len(capped_factors(rule, NORMS_OF_A_LOT[:0], 1.0)) == 0 and len(calls) == 1
+    assert len(cap_factors(rule, NORMS_OF_A_LOT[:0], 1.0)) == 0 and len(calls) == 1
     with pytest.raises(ValueError, match=r"_Own.factors sees the norm"):
-        capped_factors(rule, NORMS_OF_A_LOT, 1.0)
+        cap_factors(rule, NORMS_OF_A_LOT, 1.0)
