@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ContextDecorator
+from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 
 import torch
 
@@ -23,10 +23,12 @@ class whole_products(ContextDecorator):
                     _settings.asked.append(torch._C._get_fp32_precision_getter(backend, kind))
                     torch._C._set_fp32_precision_setter(backend, kind, "ieee")
             _settings.entered += 1
+            _settings.of_thread.entered += 1
 
     def __exit__(self, *error: object) -> None:
         with _settings.changing:
             _settings.entered -= 1
+            _settings.of_thread.entered -= 1
             if not _settings.entered:
                 for (backend, kind), asked in zip(_BACKENDS, _settings.asked, strict=True):
                     torch._C._set_fp32_precision_setter(backend, kind, asked)
@@ -40,33 +42,67 @@ class full_precision(whole_products):
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._kind = device.type
-        self._autocast: torch.autocast | None = None
+        self._device = device
+        self._autocast: AbstractContextManager = _NOTHING
 
     def _recreate_cm(self) -> full_precision:
-        return full_precision(torch.device(self._kind))
+        return full_precision(self._device)
 
     def __enter__(self) -> None:
         super().__enter__()
-        if torch.is_autocast_enabled(self._kind):
-            self._autocast = torch.autocast(self._kind, enabled=False)
-            self._autocast.__enter__()
+        self._autocast = without_autocast(self._device)
+        self._autocast.__enter__()
 
     def __exit__(self, *error: object) -> None:
-        if self._autocast is not None:
-            self._autocast.__exit__(*error)
-            self._autocast = None
+        self._autocast.__exit__(None, None, None)
         super().__exit__(*error)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager:
+    """Return a context in which torch converts nothing to the type of autocast; products are made as was asked."""
+    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else _NOTHING
+
+
+class bfloat16_products(ContextDecorator):
+    """A context that lets a processor multiply float32 numbers as bfloat16 and add up in float32: by AMX, if it has that.
+
+    It is for float32 numbers that are bfloat16 numbers, whose products are the same then. Inside of it, other threads that
+    ask for whole products wait. Where another thread computes whole products already, nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self._asked: str | None = None
+
+    def __enter__(self) -> None:
+        _settings.changing.acquire()
+        if _settings.entered == _settings.of_thread.entered:
+            self._asked = torch._C._get_fp32_precision_getter(*_ON_PROCESSOR)
+            torch._C._set_fp32_precision_setter(*_ON_PROCESSOR, "bf16")
+        else:
+            _settings.changing.release()
+
+    def __exit__(self, *error: object) -> None:
+        if self._asked is not None:
+            torch._C._set_fp32_precision_setter(*_ON_PROCESSOR, self._asked)
+            self._asked = None
+            _settings.changing.release()
+
+
+class _OfThread(threading.local):
+    """The number of contexts of whole products that a thread is in."""
+
+    entered = 0
 
 
 class _Settings:
     """Settings of torch, of the whole process, from the first of its threads that enters to the last that leaves."""
 
     def __init__(self) -> None:
-        self.changing, self.entered = threading.Lock(), 0
+        self.changing, self.entered, self.of_thread = threading.Lock(), 0, _OfThread()
         self.asked: list[str] = []
 
 
-_settings = _Settings()
+_NOTHING, _settings = nullcontext(), _Settings()
 # The settings behind ``torch.backends.*.fp32_precision``: their attributes there take five times as long.
+_ON_PROCESSOR = ("mkldnn", "matmul")
 _BACKENDS = [(backend, kind) for backend in ("cuda", "mkldnn") for kind in ("matmul", "conv", "rnn")]

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from lightning_dpgen.common.precision import full_precision
+from lightning_dpgen.common.precision import full_precision, without_autocast
 from lightning_dpgen.gradients.engine_check import check_exact
 from lightning_dpgen.gradients.factors import Dense, GradientFactors
 from lightning_dpgen.gradients.groups import Groups
@@ -124,8 +124,8 @@ def _ghost_gradients(
                 "this loss does not depend on both the records and the parameters that the network's modules hold (a list "
                 "beside the modules does not count): a loss of parameters alone is a DataFree term"
             )
-        # The backward pass runs in full precision, whatever the losses were computed in.
-        with full_precision(losses.device):
+        # Autocast is for the losses alone. Norms are computed from what the backward pass finds, however it was rounded.
+        with without_autocast(losses.device):
             factors = tape.gradients(losses)
     finally:
         tape.close()

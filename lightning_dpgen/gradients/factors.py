@@ -17,24 +17,31 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-# The relative rounding of one addition in float32, and the size of a number below which its square may vanish.
-ROUNDING, VANISHING = 2.0**-24, 1.1e-19
-# Sums of up to so many numbers are made in float32, if the numbers are float32.
+from lightning_dpgen.gradients.products import ROUNDING, WEIGHTED, accumulation, add_weighted, inner_products, multiply
+
+# The size of a number below which its square may vanish in float32.
+VANISHING = 1.1e-19
+# Sums of up to so many numbers are made in float32, if the numbers are float32 or bfloat16.
 SHORT = 4096
 
 
-def slack(width: int) -> tuple[float, float]:
+def slack(width: int, dtype: torch.dtype) -> tuple[float, float]:
     """Return the factor and the summand that keep a length of `width` numbers, summed in float32, from being too small.
 
-    Additions may have rounded down, and small squares vanished: these matter beside another factor that is huge.
+    Additions may have rounded down, and small squares vanished: these matter beside another factor that is huge. bfloat16
+    numbers are rounded once more when they are weighted.
     """
-    return 1.0 + width * ROUNDING, math.sqrt(width) * VANISHING
+    rounding = width * ROUNDING + (WEIGHTED if dtype == torch.bfloat16 else 0.0)
+    return 1.0 + rounding, math.sqrt(width) * VANISHING
 
 
 def lengths(x: Tensor) -> Tensor:
-    """Return Euclidean norms over the last dimension, never rounded down, whatever float32 lost when squares were added."""
+    """Return Euclidean norms over the last dimension, never rounded down, whatever float32 lost when squares were added.
+
+    Those of bfloat16 numbers are those of what they become when they are weighted.
+    """
     width = x.shape[-1]
-    if x.dtype != torch.float32:
+    if x.dtype not in _IN_FLOAT32:
         return torch.linalg.vector_norm(x.double(), dim=-1)
     if width > SHORT:
         # All whole parts at once: on a GPU a call for each would cost more than its numbers.
@@ -43,13 +50,14 @@ def lengths(x: Tensor) -> Tensor:
         if whole < width:
             parts = torch.cat([parts, lengths(x[..., whole:])[..., None]], dim=-1)
         return torch.linalg.vector_norm(parts.double(), dim=-1)
-    factor, more = slack(width)
-    return torch.linalg.vector_norm(x, dim=-1).mul_(factor).add_(more)
+    factor, more = slack(width, x.dtype)
+    return torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).mul_(factor).add_(more)
 
 
-# Outer products of a record, times the numbers of one, up to which norms of float32 factors are computed in float32. Their
-# slack makes a norm too large by 1 % at most where the products are orthogonal, and by less where they are not.
-_FEW = 64 * SHORT
+_IN_FLOAT32 = (torch.float32, torch.bfloat16)
+# Norms of sums of outer products are computed in float32 where its slack makes the square too large by no more than this,
+# if all products of a record are as long and orthogonal; where they are not, it is less.
+_MOST_SLACK = 0.02
 # The slack of the sum of the lengths of many outer products, squared. The float32 products that are released err by less.
 _SLACK = 1e-6
 # Gradients are multiplied out where they take up to so many times the memory of their factors: beyond, inner products of
@@ -113,7 +121,7 @@ class Dense(GradientFactors):
         torch.addmv(target, _as(flat, out.dtype).T, _as(weights, out.dtype), beta=float(add), out=target)
 
     def materialise(self) -> Tensor:
-        return self.gradient
+        return _full(self.gradient)
 
 
 @dataclass
@@ -146,13 +154,17 @@ class GroupSums(Dense):
 
     Args:
         longest: (R,) the sum of the lengths of what was added up.
+        weighting: the part of these that weighting them may add, as of bfloat16 numbers.
     """
 
     longest: Tensor
+    weighting: float = 0.0
 
     def norms(self) -> Tensor:
         # Where they cancel, rounding could leave too small a norm.
-        return (super().norms().double().square() + _SLACK * self.longest.double().square()).sqrt_()
+        longest = self.longest.double()
+        norms = (super().norms().double().square() + _SLACK * longest.square()).sqrt_()
+        return norms.add_(longest, alpha=self.weighting) if self.weighting else norms
 
     def rows(self) -> list[Tensor]:
         return []
@@ -191,6 +203,9 @@ class RankOne(GradientFactors):
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         # Weight 0 does not silence NaN in a product: both factors must be exact zeros.
         a, b = _silence(self.left, silenced), _silence(self.right, silenced)
+        if a.dtype == torch.bfloat16:
+            add_weighted(a[:, None], b[:, None], weights, out.view(self.shape), add=add)
+            return
         if a.shape[1] <= b.shape[1]:
             a = a * _as(weights, a.dtype)[:, None]
         else:
@@ -199,10 +214,11 @@ class RankOne(GradientFactors):
         torch.addmm(matrix, _as(a, out.dtype).T, _as(b, out.dtype), beta=float(add), out=matrix)
 
     def materialise(self) -> Tensor:
-        return (self.left[:, :, None] * self.right.to(self.left.dtype)[:, None]).view(len(self.left), *self.view)
+        left = _full(self.left)
+        return (left[:, :, None] * self.right.to(left.dtype)[:, None]).view(len(left), *self.view)
 
     def project(self, onto: Tensor) -> Tensor:
-        return ((self.left @ onto.reshape(self.shape)) * self.right).sum(dim=1, dtype=torch.float64)
+        return ((_full(self.left) @ onto.reshape(self.shape)) * self.right).sum(dim=1, dtype=torch.float64)
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> GradientFactors:
         return RankOne(change(self.left), change(self.right), self.view)
@@ -221,9 +237,10 @@ class MaskedRankOne(GradientFactors):
     mask: Tensor
 
     def norms(self) -> Tensor:
-        # In float64, where no square vanishes; the factor makes up for its rounding.
+        # In float64, where no square vanishes; the factor makes up for its rounding, and for that of weights.
         left, right, mask = (x.double().square() for x in (self.own.left, self.own.right, self.mask))
-        return ((left @ mask) * right).sum(dim=1).sqrt_().mul_(1.0 + 1e-12)
+        rounding = 1e-12 + (WEIGHTED if self.own.left.dtype == torch.bfloat16 else 0.0)
+        return ((left @ mask) * right).sum(dim=1).sqrt_().mul_(1.0 + rounding)
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         total = torch.empty_like(out)
@@ -244,7 +261,8 @@ class MaskedRankOne(GradientFactors):
 def masked(factors: GradientFactors, mask: Tensor) -> GradientFactors:
     """Return gradients times constants of the parameter's shape: as factors where they are one outer product."""
     if isinstance(factors, RankOne):
-        return MaskedRankOne(factors, mask.reshape(factors.shape).to(factors.left.dtype))
+        dtype = torch.promote_types(factors.left.dtype, torch.float32)
+        return MaskedRankOne(factors, mask.reshape(factors.shape).to(dtype))
     found = factors.materialise()
     return Dense(found * mask.to(found.dtype))
 
@@ -269,20 +287,18 @@ class OuterSum(GradientFactors):
     def norms(self, grams: GramCache | None = None) -> Tensor:
         # sum_rs (left_r . left_s)(right_r . right_s) is the squared norm of a sum of outer products. Where they cancel,
         # rounding could leave too small a norm, and too large a contribution: the slack is never less than that error.
-        single = self.few and sum(self.shape) <= SHORT
-        pairs = self.pairs if single else [(_double(left), right.double()) for left, right in self.pairs]
-        shared = grams if single else None
-        rounded = single and pairs[0][1].dtype == torch.float32
-        slack = 1.25 * (sum(self.shape) + 2) * ROUNDING if rounded else _SLACK
+        pairs = self.pairs if self.few else [(_double(left), right.double()) for left, right in self.pairs]
+        rounded = any(right.dtype in _IN_FLOAT32 for _, right in pairs)
+        slack = _slack_of_products(self.shape, pairs[0][1].device) if rounded else _SLACK
         # Room for squares that vanished, as in `slack`.
         more = max(self.shape) * VANISHING**2 if rounded else 0.0
         total, products, vanished = [], [], []
         for i, (left, right) in enumerate(pairs):
             for other_left, other_right in pairs[: i + 1]:
-                if shared is not None and other_left is left:
-                    lefts, rights = shared.of(left), shared.of(right)
+                if grams is not None and self.few and other_left is left:
+                    lefts, rights = grams.of(left), grams.of(right)
                 else:
-                    lefts, rights = _gram(left, other_left), right @ other_right.transpose(1, 2)
+                    lefts, rights = _gram(left, other_left), _gram(right, other_right)
                 total.append((lefts * rights).sum(dim=(1, 2), dtype=torch.float64))
                 if other_left is not left:
                     total.append(total[-1])
@@ -290,10 +306,12 @@ class OuterSum(GradientFactors):
                 a, b = (x.diagonal(dim1=1, dim2=2).double().add_(more).sqrt_() for x in (lefts, rights))
                 products.append((a * b).sum(dim=1))
                 vanished.append((a + b).sum(dim=1))
-        squares = sum(total[1:], start=total[0]) + slack * sum(products[1:], start=products[0]).square()
+        longest = sum(products[1:], start=products[0])
+        squares = sum(total[1:], start=total[0]) + slack * longest.square()
         if rounded:
             squares += more * sum(vanished[1:], start=vanished[0]).square()
-        return squares.clamp_(min=0.0).sqrt_()
+        norms, rounding = squares.clamp_(min=0.0).sqrt_(), weighting(self.pairs)
+        return norms.add_(longest, alpha=rounding) if rounding else norms
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         matrix = out.view(self.shape)
@@ -303,23 +321,19 @@ class OuterSum(GradientFactors):
             if not left.is_floating_point():
                 if not add:
                     matrix.zero_()
-                matrix.index_add_(0, left.flatten(), (b * weights.to(b.dtype)[:, None, None]).flatten(0, 1).to(out.dtype))
+                rows = b * weights.to(torch.promote_types(b.dtype, torch.float32))[:, None, None]
+                matrix.index_add_(0, left.flatten(), rows.flatten(0, 1).to(out.dtype))
             else:
-                a = _silence(left, silenced)
-                if self.shape[0] <= self.shape[1]:
-                    a = a * weights.to(a.dtype)[:, None, None]
-                else:
-                    b = b * weights.to(b.dtype)[:, None, None]
-                a, b = (x.reshape(-1, x.shape[2]).to(out.dtype) for x in (a, b))
-                torch.addmm(matrix, a.T, b, beta=float(add), out=matrix)
+                add_weighted(_silence(left, silenced), b, weights, matrix, add=add)
             add = True
 
     def materialise(self) -> Tensor:
         total: Tensor | None = None
         for left, right in self.pairs:
             if left.is_floating_point():
-                product = torch.bmm(left.transpose(1, 2), right.to(left.dtype))
+                product = multiply(left.transpose(1, 2), right.to(left.dtype))
             else:
+                right = _full(right)
                 product = right.new_zeros(len(right), *self.shape)
                 product.scatter_add_(1, left[:, :, None].expand_as(right), right)
             # A sum with a first 0 would be another pass over all numbers, in memory of its own.
@@ -331,7 +345,7 @@ class OuterSum(GradientFactors):
         matrix = onto.reshape(self.shape)
         total = 0.0
         for left, right in self.pairs:
-            rows = left @ matrix if left.is_floating_point() else matrix[left]
+            rows = _full(left) @ matrix if left.is_floating_point() else matrix[left]
             total = total + (rows * right).sum(dim=(1, 2), dtype=torch.float64)
         return total
 
@@ -461,6 +475,11 @@ class Permuted(GradientFactors):
         return Permuted(self.inner.mapped(change), self.shape, self.order)
 
 
+def weighting(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
+    """Return the part of the lengths of outer products that weighting them may add to their sum."""
+    return WEIGHTED if any(right.dtype == torch.bfloat16 for _, right in pairs) else 0.0
+
+
 def outer(pairs: Sequence[tuple[Tensor, Tensor]], shape: Sequence[int], view: Sequence[int]) -> GradientFactors:
     """Return the cheapest factors of a sum of outer products; see `OuterSum`.
 
@@ -471,13 +490,22 @@ def outer(pairs: Sequence[tuple[Tensor, Tensor]], shape: Sequence[int], view: Se
     terms = sum(right.shape[1] for _, right in pairs)
     if terms == 1 and pairs[0][0].is_floating_point():
         return RankOne(pairs[0][0][:, 0], pairs[0][1][:, 0], tuple(view))
-    factors = OuterSum(pairs, shape, tuple(view), few=terms * sum(shape) <= _FEW)
+    few = terms * _slack_of_products(shape, pairs[0][1].device) <= _MOST_SLACK
+    factors = OuterSum(pairs, shape, tuple(view), few)
     multiplied = terms > 1 and math.prod(shape) <= _LARGER * terms * sum(shape)
     return Dense(factors.materialise()) if multiplied else factors
 
 
+def _slack_of_products(shape: tuple[int, ...], device: torch.device) -> float:
+    """Return the greatest error of a squared norm, as a part of the squared sum of the lengths of the outer products.
+
+    Inner products of both sides err, and so does their product. The factor makes up for the lengths, which come from these.
+    """
+    return 1.25 * (sum(accumulation(width, device) for width in shape) + 2.0 * ROUNDING)
+
+
 def _short(rows: list[Tensor]) -> list[Tensor]:
-    return rows if all(x.dtype == torch.float32 and x.shape[1] <= SHORT for x in rows) else []
+    return rows if all(x.dtype in _IN_FLOAT32 and x.shape[1] <= SHORT for x in rows) else []
 
 
 def _joined(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor]]:
@@ -494,7 +522,7 @@ def _joined(pairs: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, Tensor
 def _gram(a: Tensor, b: Tensor) -> Tensor:
     """Return the inner products (R, r, s) of the rows of two factors, either of which may be one-hot."""
     if a.is_floating_point() and b.is_floating_point():
-        return a @ b.transpose(1, 2)
+        return inner_products(a, b)
     if a.is_floating_point():
         return a.gather(2, b[:, None, :].expand(-1, a.shape[1], -1))
     if b.is_floating_point():
@@ -505,6 +533,11 @@ def _gram(a: Tensor, b: Tensor) -> Tensor:
 def _as(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert a tensor; even where there is nothing to convert, ``to`` takes as long as an addition of a few numbers."""
     return x if x.dtype == dtype else x.to(dtype)
+
+
+def _full(x: Tensor) -> Tensor:
+    """Return bfloat16 numbers as float32, others as they are."""
+    return x.float() if x.dtype == torch.bfloat16 else x
 
 
 def _double(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.gradients.component_factors import AllComponents, OneComponent
-from lightning_dpgen.gradients.factors import GradientFactors, GroupSums, OuterSum, RankOne, lengths
+from lightning_dpgen.gradients.factors import GradientFactors, GroupSums, OuterSum, RankOne, lengths, weighting
 
 # Gradients of groups of so many records cost as much multiplied out as by the inner products of their factors.
 _MULTIPLIED = 16
@@ -119,7 +119,8 @@ class Groups:
             several = isinstance(factors, OuterSum) or math.prod(factors.shape) <= _MULTIPLIED * sum(factors.shape)
             if not several or any(not left.is_floating_point() for left, _ in pairs):
                 return sums
-            return GroupSums(sums.materialise(), sum((lengths(a) * lengths(b)).sum(dim=1) for a, b in pairs))
+            longest = sum((lengths(a) * lengths(b)).sum(dim=1) for a, b in pairs)
+            return GroupSums(sums.materialise(), longest, weighting(pairs))
         if isinstance(factors, OneComponent):
             if len(factors.offsets) == 2:
                 return AllComponents([self.of(factors.single)])

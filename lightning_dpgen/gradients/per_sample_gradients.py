@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.gradients.component_factors import OneComponent, OneComponentMixed, Piece, joined
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, GramCache, OuterSum, slack
 from lightning_dpgen.gradients.groups import Groups
@@ -97,7 +98,8 @@ class PerSampleGradients:
         if self._partition is not None:
             all_factors = [self._partition.of(factors) for factors in all_factors]
         if self._size and all_factors:
-            return _squares(all_factors)
+            with full_precision(self._layers[0][0].device):
+                return _squares(all_factors)
         return torch.zeros(len(all_factors), self._size, dtype=torch.float64, device=self._layers[0][0].device)
 
     def products(self, onto: Mapping[nn.Parameter, Tensor]) -> Tensor:
@@ -249,8 +251,8 @@ def _products(rows: Sequence[list[Tensor]]) -> Tensor:
         for x in pair:
             key = x.data_ptr(), x.shape, x.stride()
             if key not in numbers:
-                widths.append(x.shape[1])
-                lengths.append(torch.linalg.vector_norm(x, dim=1))
+                widths.append((x.shape[1], x.dtype))
+                lengths.append(torch.linalg.vector_norm(x, dim=1, dtype=torch.float32))
                 numbers[key] = len(lengths)
             of_pair.append(numbers[key])
         left.append(of_pair[0])
@@ -264,9 +266,10 @@ def _products(rows: Sequence[list[Tensor]]) -> Tensor:
 
 
 @functools.lru_cache(maxsize=256)
-def _slacks(widths: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def _slacks(widths: tuple[tuple[int, torch.dtype], ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Return the factors and summands (1 + n, 1) of `slack` for a one and for lengths of these widths, and a one."""
-    scale, more = torch.tensor([(1.0, 0.0), *map(slack, widths)], dtype=torch.float64, device=device).T[:, :, None]
+    each = [(1.0, 0.0), *(slack(width, dtype) for width, dtype in widths)]
+    scale, more = torch.tensor(each, dtype=torch.float64, device=device).T[:, :, None]
     return scale, more, torch.ones(1, device=device)
 
 

@@ -390,6 +390,12 @@ def records_behind(tape: Tape, x, least: int, *parameters) -> Tensor | None:
     return rows
 
 
+def factor_dtype(gradient: Tensor, parameter: TracedParameter) -> torch.dtype:
+    """Return the type in which factors are held: bfloat16, if the output is (`products`), or that of the parameter."""
+    return gradient.dtype if gradient.dtype == torch.bfloat16 else parameter.source.dtype
+
+
 def sum_by_channel(gradient: Tensor, size: int, like: Tensor) -> Dense:
     """Return the gradient (B, channels) of one number for each channel, from that of the result (B q, channels, ...)."""
-    return Dense(gradient.reshape(size, -1, *gradient.shape[1:2], gradient[0, 0].numel()).sum(dim=(1, 3)).to(like.dtype))
+    by_channel = gradient.reshape(size, -1, *gradient.shape[1:2], gradient[0, 0].numel())
+    return Dense(by_channel.sum(dim=(1, 3), dtype=like.dtype))

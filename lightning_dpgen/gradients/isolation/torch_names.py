@@ -21,7 +21,7 @@ _NAMES = (
     )),
     *(f"torch.{word}" for word in (
         "Tensor._base", "Tensor._make_subclass", "Tensor._version", "_make_dual", "_pack_padded_sequence",
-        "_sample_dirichlet", "_standard_gamma", "_tensor_str._str",
+        "_sample_dirichlet", "_standard_gamma", "_tensor_str._str", "cpu._is_amx_tile_supported",
         "distributions.Distribution._validate_args", "nn.modules.batchnorm._BatchNorm",
         "nn.modules.module._global_backward_hooks", "nn.modules.module._global_backward_pre_hooks",
         "utils.checkpoint.CheckpointFunction", "utils._pytree.tree_leaves", "utils._pytree.tree_map",

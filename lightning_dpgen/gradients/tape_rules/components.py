@@ -10,7 +10,7 @@ from lightning_dpgen.gradients.component_factors import OneComponent
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, outer
 from lightning_dpgen.gradients.isolation.isolation import HiddenOffsets
 from lightning_dpgen.gradients.stacked_ops import segmented_conv2d, segmented_conv_transpose2d, segmented_linear
-from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, value_of
+from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, factor_dtype, value_of
 from lightning_dpgen.gradients.tape_rules.convolutions import conv_factors, conv_transpose_factors
 
 
@@ -33,15 +33,11 @@ def _segmented(function: Callable, weight_factors: Callable[..., GradientFactors
 
         def note(gradient):
             if isinstance(weight, TracedParameter):
-                factors = weight_factors(
-                    inputs.detach().to(weight.source.dtype),
-                    gradient.to(weight.source.dtype),
-                    weight.source.shape[1:],
-                    **options,
-                )
+                dtype = factor_dtype(gradient, weight)
+                factors = weight_factors(inputs.detach().to(dtype), gradient.to(dtype), weight.source.shape[1:], **options)
                 yield weight.source, OneComponent(factors, ends)
             if isinstance(bias, TracedParameter):
-                total = gradient if gradient.dim() == 2 else gradient.flatten(2).sum(dim=2)
+                total = gradient if gradient.dim() == 2 else gradient.flatten(2).sum(dim=2, dtype=bias.source.dtype)
                 yield bias.source, OneComponent(Dense(total), ends)
 
         return tape.note(

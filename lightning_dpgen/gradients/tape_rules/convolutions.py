@@ -11,7 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, KernelBlocks, Permuted, outer
-from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, records_behind, sum_by_channel, value_of
+from lightning_dpgen.gradients.products import exact, multiply, wide
+from lightning_dpgen.gradients.tape import (
+    Rule,
+    Tape,
+    TracedParameter,
+    factor_dtype,
+    records_behind,
+    sum_by_channel,
+    value_of,
+)
 
 # Channels from which pictures are held with the channels behind the places.
 _BEHIND = 6
@@ -61,11 +70,20 @@ def _shifted(slid: Tensor, at: Tensor, shape, padding, dilation) -> Tensor:
     pixels = slid.new_zeros(b, length + beyond, c)
     pixels[:, :length].view(b, -1, stride, c)[:, up : up + sides[0], left : left + sides[1]].copy_(slid.permute(0, 2, 3, 1))
     factor = F.pad(at, (0, stride - width)).flatten(2)
-    products = at.new_empty(*shape[2:], b, shape[0], c)
+    products = _empty_products(at, *shape[2:], b, shape[0], c)
     for i, j in itertools.product(*map(range, shape[2:])):
         first = dilation[0] * i * stride + dilation[1] * j
-        torch.bmm(factor, pixels[:, first : first + lines * stride], out=products[i, j])
+        multiply(factor, pixels[:, first : first + lines * stride], out=products[i, j])
     return products
+
+
+def _of_products(x: Tensor) -> torch.dtype:
+    """Return the type of products of factors: float32 for those of bfloat16."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _empty_products(x: Tensor, *shape: int) -> Tensor:
+    return x.new_empty(shape, dtype=_of_products(x))
 
 
 def _padded(x: Tensor, kernel: Sequence[int], dilation: Sequence[int], padding) -> tuple[Tensor, list[int]]:
@@ -91,7 +109,7 @@ def _multiplied(slid: Tensor, at: Tensor, size: int, shape, stride, padding, dil
         at.reshape(1, -1, *at.shape[2:]), slid.reshape(1, -1, *slid.shape[2:]), like, None, stride, [0] * n, dilation,
         False, [0] * n, pictures * groups, [False, True, False],
     )[1]  # fmt: skip
-    return Dense(of_weight.view(size, -1, *shape).sum(dim=1))
+    return Dense(of_weight.view(size, -1, *shape).sum(dim=1, dtype=_of_products(at)))
 
 
 def _weight_factors(slid: Tensor, at: Tensor, size: int, shape, stride, padding, dilation, groups: int) -> GradientFactors:
@@ -122,14 +140,14 @@ def _weight_factors(slid: Tensor, at: Tensor, size: int, shape, stride, padding,
 
     if groups > 1:
         # It is as many convolutions side by side. They are multiplied out, since each is small.
-        a, b = left.unflatten(2, (groups, -1)), seen(0, size).unflatten(2, (groups, -1))
-        return Dense(torch.einsum("brgo,brgn->bgon", a, b).reshape(size, *shape))
+        a, b = (x.unflatten(2, (groups, -1)).permute(0, 2, 1, 3).flatten(0, 1) for x in (left, seen(0, size)))
+        return Dense(multiply(a.mT, b).view(size, *shape))
     if dense and terms > 1:
         most = _AT_ONCE if left.device.type == "cpu" else _AT_ONCE_ON_DEVICE
-        products, at_once = left.new_empty(size, o, width), max(1, most // (terms * width))
+        products, at_once = _empty_products(left, size, o, width), max(1, most // (terms * width))
         for start in range(0, size, at_once):
             end = min(start + at_once, size)
-            torch.bmm(left[start:end].transpose(1, 2), seen(start, end), out=products[start:end])
+            multiply(left[start:end].transpose(1, 2), seen(start, end), out=products[start:end])
         factors: GradientFactors = Dense(products.view(size, o, *kernel))
     else:
         factors = outer([(left, seen(0, size))], (o, width), (o, *kernel))
@@ -168,9 +186,11 @@ def _conv_rule(function: Callable, weight_factors: Callable[..., GradientFactors
 
         def note(gradient):
             if isinstance(weight, TracedParameter):
-                like = weight.source
-                inputs, g = x.detach().to(like.dtype), gradient.to(like.dtype)
-                yield like, weight_factors(inputs, g, size, tuple(like.shape), stride, padding, dilation, groups)
+                like, dtype = weight.source, factor_dtype(gradient, weight)
+                inputs, g = (wide(y.to(dtype)) for y in (x.detach(), gradient))
+                with exact(gradient):
+                    factors = weight_factors(inputs, g, size, tuple(like.shape), stride, padding, dilation, groups)
+                yield like, factors
             if isinstance(bias, TracedParameter):
                 yield bias.source, sum_by_channel(gradient, size, bias.source)
 

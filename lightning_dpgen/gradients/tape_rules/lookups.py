@@ -10,13 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lightning_dpgen.gradients.factors import GradientFactors, OuterSum
-from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, value_of
+from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, factor_dtype, value_of
 
 
 def _looked_up(parameter: TracedParameter, indices: Tensor, rows: Tensor) -> tuple[Tensor, GradientFactors]:
     """Return the gradient from that of the rows (B, r, n) that were looked up at (B, r) indices."""
     source, shape = parameter.source, tuple(parameter.source.shape)
-    return source, OuterSum([(indices, rows.to(source.dtype))], (shape[0], math.prod(shape[1:])), shape)
+    rows = rows.to(factor_dtype(rows, parameter))
+    return source, OuterSum([(indices, rows)], (shape[0], math.prod(shape[1:])), shape)
 
 
 def _embedding(

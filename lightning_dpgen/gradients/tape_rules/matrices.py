@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, RankOne, outer
 from lightning_dpgen.gradients.isolation.hidden import is_hidden
-from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, records_behind, value_of
+from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, factor_dtype, records_behind, value_of
 
 
 def matrix_gradient(parameter: TracedParameter, pairs, shape: tuple[int, int]) -> tuple[Tensor, GradientFactors]:
@@ -20,9 +20,9 @@ def matrix_gradient(parameter: TracedParameter, pairs, shape: tuple[int, int]) -
     return parameter.transpose_of, outer([(b, a) for a, b in pairs], shape[::-1], parameter.transpose_of.shape)
 
 
-def _rows(x: Tensor, like: Tensor) -> Tensor:
-    """Reshape (B, ..., n) to (B, r, n), in the precision of the parameter."""
-    return x.detach().reshape(x.shape[0], -1, x.shape[-1]).to(like.dtype)
+def _rows(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Reshape (B, ..., n) to (B, r, n), in a precision."""
+    return x.detach().reshape(x.shape[0], -1, x.shape[-1]).to(dtype)
 
 
 def _linear(tape: Tape, input, weight, bias=None):
@@ -35,13 +35,13 @@ def _linear(tape: Tape, input, weight, bias=None):
     def note(gradient):
         if gradient.shape[0] == x.shape[0]:
             return _single(gradient, x, weight, bias)
-        like = weight.source if isinstance(weight, TracedParameter) else x
-        g = gradient.reshape(len(x), -1, gradient.shape[-1]).to(like.dtype)
+        g = gradient.reshape(len(x), -1, gradient.shape[-1])
         uses = []
         if isinstance(weight, TracedParameter):
-            uses.append(matrix_gradient(weight, [(g, _rows(x, like))], (g.shape[2], x.shape[-1])))
+            dtype = factor_dtype(gradient, weight)
+            uses.append(matrix_gradient(weight, [(g.to(dtype), _rows(x, dtype))], (g.shape[2], x.shape[-1])))
         if isinstance(bias, TracedParameter):
-            uses.append((bias.source, Dense(g.sum(dim=1))))
+            uses.append((bias.source, Dense(g.sum(dim=1, dtype=bias.source.dtype))))
         return uses
 
     return tape.note(
@@ -53,11 +53,11 @@ def _linear(tape: Tape, input, weight, bias=None):
 
 def _single(gradient: Tensor, x: Tensor, weight, bias) -> list[tuple[Tensor, GradientFactors]]:
     """Return the gradients of a linear map of one vector a record: one outer product, as most small networks have it."""
-    like = weight.source if isinstance(weight, TracedParameter) else x
-    g = gradient.reshape(x.shape[0], gradient.shape[-1]).to(like.dtype)
+    traced = weight if isinstance(weight, TracedParameter) else bias
+    g = gradient.reshape(x.shape[0], gradient.shape[-1]).to(factor_dtype(gradient, traced))
     uses: list[tuple[Tensor, GradientFactors]] = []
     if isinstance(weight, TracedParameter):
-        inputs = x.detach().reshape(x.shape[0], x.shape[-1]).to(like.dtype)
+        inputs = x.detach().reshape(x.shape[0], x.shape[-1]).to(g.dtype)
         if weight.transpose_of is None:
             uses.append((weight.source, RankOne(g, inputs, tuple(weight.source.shape))))
         else:
@@ -74,7 +74,8 @@ def _matmul(tape: Tape, a, b, *, out=None):
 
         def note(gradient):
             g = gradient[..., None] if b.source.dim() == 1 else gradient
-            g, inputs = _rows(g, b.source), _rows(x, b.source)
+            dtype = factor_dtype(gradient, b)
+            g, inputs = _rows(g, dtype), _rows(x, dtype)
             yield matrix_gradient(b, [(inputs, g)], (inputs.shape[2], g.shape[2]))
 
         return tape.note(lambda: x @ value_of(b), note)
@@ -82,8 +83,9 @@ def _matmul(tape: Tape, a, b, *, out=None):
         vector = x.dim() == 2
 
         def note(gradient):
-            g = _rows(gradient if vector else gradient.mT, a.source)
-            inputs = _rows(x if vector else x.mT, a.source)
+            dtype = factor_dtype(gradient, a)
+            g = _rows(gradient if vector else gradient.mT, dtype)
+            inputs = _rows(x if vector else x.mT, dtype)
             yield matrix_gradient(a, [(g, inputs)], (g.shape[2], inputs.shape[2]))
 
         return tape.note(lambda: F.linear(x, value_of(a)) if vector else value_of(a) @ x, note)
@@ -109,10 +111,11 @@ def _affine(tape: Tape, x: Tensor, matrix: TracedParameter, bias: Tensor):
     """Compute ``x @ matrix + bias`` of records (B, r, n), with a bias (o,) that is a parameter or public."""
 
     def note(gradient):
-        g = gradient.view(len(x), -1, gradient.shape[1]).to(matrix.source.dtype)
-        yield matrix_gradient(matrix, [(_rows(x, matrix.source), g)], (x.shape[2], g.shape[2]))
+        dtype = factor_dtype(gradient, matrix)
+        g = gradient.view(len(x), -1, gradient.shape[1]).to(dtype)
+        yield matrix_gradient(matrix, [(_rows(x, dtype), g)], (x.shape[2], g.shape[2]))
         if isinstance(bias, TracedParameter):
-            yield bias.source, Dense(g.sum(dim=1))
+            yield bias.source, Dense(g.sum(dim=1, dtype=bias.source.dtype))
 
     return tape.note(
         lambda: torch.addmm(value_of(bias), x.flatten(0, 1), value_of(matrix)), note, lambda y: y.unflatten(0, x.shape[:2])

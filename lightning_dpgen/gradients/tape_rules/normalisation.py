@@ -15,10 +15,10 @@ from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, records_
 def _summed(gradient: Tensor, shape: Sequence[int], like: Tensor) -> Dense:
     """Return the gradient (B, *shape) of a tensor that was broadcast, from that of the result (B, ...)."""
     shape = tuple(shape)
-    gradient = gradient.to(like.dtype)
     between = gradient.dim() - 1 - len(shape)
     if between:
-        gradient = gradient.sum(dim=tuple(range(1, 1 + between)))
+        gradient = gradient.sum(dim=tuple(range(1, 1 + between)), dtype=like.dtype)
+    gradient = gradient.to(like.dtype)
     stretched = [i + 1 for i, n in enumerate(shape) if n == 1 and gradient.shape[i + 1] != 1]
     return Dense(gradient.sum(dim=stretched, keepdim=True) if stretched else gradient)
 

@@ -1,0 +1,220 @@
+"""Products in low precision: no contribution is longer than the norm that it was clipped by, however sums were rounded."""
+
+import numpy as np
+import pytest
+import torch
+from gradients.families import BY_FUNC, RULED
+
+from lightning_dpgen.gradients import factors, products
+from lightning_dpgen.gradients.engines import ENGINES
+from lightning_dpgen.gradients.factors import Dense, OuterSum, RankOne, outer
+from lightning_dpgen.gradients.groups import Groups
+from lightning_dpgen.gradients.privatize import GradientBuffer
+
+# A function that takes no numbers of two types is not called under autocast.
+FAMILY = {
+    name: make
+    for name, make in (RULED | {name: make for name, (make, _) in BY_FUNC.items()}).items()
+    if "of its own" not in name
+}
+PROCESSORS = {"with AMX": True, "without": False}
+
+
+@pytest.fixture(params=PROCESSORS.values(), ids=PROCESSORS.keys())
+def amx(request, monkeypatch):
+    """Take the path of a processor with AMX, or without; torch multiplies in all bits where there is none."""
+    monkeypatch.setattr(products, "_AMX", request.param)
+
+
+@pytest.mark.filterwarnings("ignore:no rule for", "ignore:Mismatch dtype between input and weight")
+@pytest.mark.parametrize("make", FAMILY.values(), ids=FAMILY.keys())
+def test_under_autocast_no_contribution_is_longer_than_its_norm(make, amx):
+    case = make()
+    case.float()
+    lot, noise = case.lot((0, 7, 8, 11)), case.noise(11).float()
+    lot = lot if case.indices else lot.to("cpu", torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        gradients = ENGINES["ghost"](case.network, case.term, lot, noise)
+    norms, buffer = gradients.norms(), GradientBuffer(p for p in case.network.parameters() if p.requires_grad)
+    weights = 0.1 + torch.rand(len(lot), generator=torch.Generator().manual_seed(0))
+    for i in range(len(lot)):
+        gradients.weighted_sum(torch.zeros(len(lot)).index_fill(0, torch.tensor([i]), float(weights[i])), buffer.views)
+        contribution = float(buffer.flat.double().norm() / weights[i].double())
+        # Sums of float32 numbers are rounded once more at the end.
+        assert contribution * (1 - 1e-6) <= float(norms[i]) <= contribution * (1 + 5e-3) + 1e-6
+
+
+def _factors(records=6, terms=9, o=5, n=7, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    left, right = (torch.randn(records, terms, width, generator=generator).bfloat16() for width in (o, n))
+    return left, right
+
+
+def _exactly(left, right):
+    return torch.einsum("rto,rtn->ron", left.double(), right.double())
+
+
+HELD = {
+    "one product": lambda left, right: RankOne(left[:, 0], right[:, 0], (left.shape[2], right.shape[2])),
+    "several": lambda left, right: OuterSum(
+        [(left, right)], (left.shape[2], right.shape[2]), (left.shape[2], right.shape[2])
+    ),
+    "many": lambda left, right: OuterSum(
+        [(left, right)], (left.shape[2], right.shape[2]), (left.shape[2], right.shape[2]), few=False
+    ),
+    "multiplied out": lambda left, right: outer(
+        [(left, right)], (left.shape[2], right.shape[2]), (left.shape[2], right.shape[2])
+    ),
+    "one side": lambda left, right: Dense(left[:, 0]),
+    "groups": lambda left, right: Groups(torch.arange(len(left)), len(left)).of(
+        RankOne(left[:, 0], right[:, 0], (left.shape[2], right.shape[2]))
+    ),
+}
+
+
+@pytest.mark.parametrize("hold", HELD.values(), ids=HELD.keys())
+def test_products_of_rounded_factors_are_those_of_the_factors(hold, amx):
+    held = hold(*_factors())
+    exact = held.materialise().double().flatten(1)
+    out = torch.empty(held.materialise().shape[1:])
+    weights = torch.rand(6, generator=torch.Generator().manual_seed(1))
+    held.weighted_sum(weights, None, out, add=False)
+    torch.testing.assert_close(out.double().flatten(), weights.double() @ exact, rtol=1e-4, atol=1e-5)
+    before = out.clone()
+    held.weighted_sum(weights, torch.arange(6) >= 3, out, add=True)
+    torch.testing.assert_close((out - before).double().flatten(), weights[:3].double() @ exact[:3], rtol=1e-4, atol=1e-5)
+    lengths = exact.norm(dim=1)
+    assert (held.norms().double() >= lengths * (1 - 1e-12)).all() and (
+        held.norms().double() <= 1.001 * lengths + 1e-6
+    ).all()
+
+
+def test_factors_of_two_types_are_multiplied_in_the_wider_one(amx):
+    """A float32 factor that was rounded to bfloat16 would be another one than that of the norm."""
+    left, right = _factors()
+    wide = right.float() * (1 + 2**-12)
+    exact = _exactly(left, wide)
+    torch.testing.assert_close(products.multiply(left.mT, wide).double(), exact, rtol=1e-5, atol=1e-5)
+    out = torch.empty(exact.shape[1:])
+    products.add_weighted(left, wide, torch.ones(6), out, add=False)
+    torch.testing.assert_close(out.double(), exact.sum(dim=0), rtol=1e-5, atol=1e-5)
+    inner = products.inner_products(left, left.float() * (1 + 2**-12))
+    torch.testing.assert_close(inner.double(), (1 + 2**-12) * (left.double() @ left.double().mT), rtol=1e-6, atol=1e-6)
+
+
+def test_weights_are_rounded_by_no_more_than_is_added_to_the_norm(monkeypatch):
+    """Numbers whose rest has the longest rounding, all in one direction: half of what is added would not be enough."""
+    monkeypatch.setattr(products, "_AMX", True)
+    candidates = torch.arange(128, 256, dtype=torch.float32).bfloat16()
+    weights = torch.linspace(0.5, 1.0, 100_001)
+    high_and_low = [sum(x.double() for x in products._weighted(candidates.view(1, 1, -1).expand(len(w), -1, -1), w))
+                    for w in weights.split(10_000)]  # fmt: skip
+    added = torch.cat(high_and_low)[:, 0]
+    error = added / (weights.double()[:, None] * candidates.double()) - 1
+    worst = float(error.max())
+    assert products.WEIGHTED / 2 < worst <= products.WEIGHTED
+    row, column = divmod(int(error.argmax()), len(candidates))
+    factors_of_worst = RankOne(candidates[column].expand(1, 4), torch.ones(1, 3).bfloat16(), (4, 3))
+    out, weight = torch.empty(4, 3), weights[row : row + 1]
+    factors_of_worst.weighted_sum(weight, None, out, add=False)
+    assert float(out.double().norm() / weight) <= float(factors_of_worst.norms())
+
+
+def _one_after_the_other(round_off):
+    """Return a `bmm` that adds up products one after the other, each sum rounded by a function."""
+
+    def bmm(a, b, out=None):
+        a, b = a.double().numpy(), b.double().numpy()
+        total = np.zeros((a.shape[0], a.shape[1], b.shape[2]))
+        for k in range(a.shape[2]):
+            total = round_off(total + a[:, :, k, None] * b[:, k, None, :])
+        return torch.from_numpy(total.astype(np.float32))
+
+    return bmm
+
+
+def _nearest(x):
+    return x.astype(np.float32).astype(np.float64)
+
+
+def _cut_off(x):
+    """Cut numbers off below the last bit of float32."""
+    mantissa, exponent = np.frexp(x)
+    return np.ldexp(np.trunc(mantissa * 2**24) / 2**24, exponent)
+
+
+ROUNDED_BY = {"rounded": ("cpu", _nearest, 2.0**-12), "cut off": ("cuda", _cut_off, 2.0**-11.5)}
+
+
+@pytest.mark.parametrize("kind, round_off, small", ROUNDED_BY.values(), ids=ROUNDED_BY.keys())
+def test_sums_of_products_lose_no_more_than_is_added_to_the_norm(kind, round_off, small, monkeypatch):
+    """A one before numbers whose squares are lost beside it, one after the other: the worst order of a worst record.
+
+    With half of the slack the norm would be too short.
+    """
+    at_once = products._AT_ONCE[kind]
+    monkeypatch.setattr(products, "_bmm", _one_after_the_other(round_off))
+    monkeypatch.setitem(products._AT_ONCE, "cpu", at_once)
+    monkeypatch.setitem(products._UNITS, "cpu", products._UNITS[kind])
+    row = torch.full((at_once,), small).bfloat16()
+    row[0] = 1.0
+    left = right = row.expand(1, 1, -1)
+    held = OuterSum([(left, right)], (at_once, at_once), (at_once, at_once))
+    exact = float(left.double().square().sum())
+
+    def norm(part):
+        monkeypatch.setattr(factors, "_slack_of_products", lambda *of: part * slack(*of))
+        monkeypatch.setattr(factors, "WEIGHTED", 0.0)
+        return float(held.norms())
+
+    slack = factors._slack_of_products
+    assert norm(0.5) < exact <= norm(1.0) <= exact * (1 + 4 * slack((at_once, at_once), torch.device("cpu")))
+    inner = float(products.inner_products(left, left))
+    allowed = products.accumulation(at_once, torch.device("cpu"))
+    assert allowed / 2.5 < 1 - inner / exact <= allowed
+
+
+def _tensor_core(products_at_once, bits):
+    """Return a `bmm` of a tensor core: it takes some products at a time, cuts all below the last of `bits` more bits than
+    float32 has beside the largest of them and the sum so far, and cuts their sum to float32."""
+
+    def bmm(a, b, out=None):
+        a, b = a.double().numpy(), b.double().numpy()
+        total = np.zeros((a.shape[0], a.shape[1], b.shape[2]))
+        for k in range(0, a.shape[2], products_at_once):
+            part = slice(k, k + products_at_once)
+            terms = np.concatenate([total[..., None], a[:, :, None, part] * b.swapaxes(1, 2)[:, None, :, part]], axis=-1)
+            largest = np.frexp(np.abs(terms).max(axis=-1, keepdims=True))[1]
+            step = np.ldexp(1.0, largest - 24 - bits)
+            total = _cut_off((np.trunc(terms / step) * step).sum(axis=-1))
+        return torch.from_numpy(total.astype(np.float32))
+
+    return bmm
+
+
+@pytest.mark.parametrize("products_at_once, bits", [(8, 1), (16, 2), (4, 1)], ids=["Ampere", "Hopper", "of TF32"])
+@pytest.mark.parametrize("width", [40, 128, 600])
+def test_what_a_tensor_core_cuts_off_is_within_its_bound(products_at_once, bits, width, monkeypatch):
+    bmm = _tensor_core(products_at_once, bits)
+    monkeypatch.setattr(products, "_bmm", bmm)
+    monkeypatch.setitem(products._AT_ONCE, "cpu", products._AT_ONCE["cuda"])
+    generator = torch.Generator().manual_seed(width)
+    scale = torch.logspace(0, -4, width)[torch.randperm(width, generator=generator)]
+    rows = (torch.randn(3, 4, width, generator=generator) * scale).bfloat16()
+    ones = torch.ones(3, 1, width).bfloat16() * torch.tensor([1.0, 2**-12, 1.0 + 2**-7])[:, None, None]
+    ones[..., 0] = 1.0
+    x = torch.cat([rows, ones], dim=1)
+    found, exact = products.inner_products(x, x).double(), x.double() @ x.double().mT
+    sizes = x.double().norm(dim=2)
+    error = ((found - exact).abs() / (sizes[:, :, None] * sizes[:, None, :])).max()
+    assert 0.0 < float(error) <= products.accumulation(width, torch.device("cuda"))
+
+
+def test_a_long_sum_is_one_of_short_ones():
+    x = torch.randn(2, 3, 3000, generator=torch.Generator().manual_seed(0)).bfloat16()
+    exact = x.double() @ x.double().mT
+    sizes = x.double().norm(dim=2)
+    found = products.inner_products(x, x).double()
+    error = ((found - exact).abs() / (sizes[:, :, None] * sizes[:, None, :])).max()
+    allowed = products.accumulation(3000, x.device)
+    assert float(error) <= allowed < 3000 * products.ROUNDING / 10
