@@ -31,7 +31,7 @@ from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.randomness import WORDS, make_twister_state, randomness_of_their_own
-from lightning_dpgen.sampling.trees import map_tree
+from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
 # Functions without a rule that a network's owner has been warned of.
 _AS_LOTS_OF_ONE = functools.partial(torch.unsqueeze, dim=1)
@@ -283,28 +283,49 @@ def term_gradients(
         if p.is_floating_point():
             some = p
             break
-    size = len(lot)
-    if noise is None and not term.noise:
+    size = len(lot) if lot.slots is None else lot.slots.size
+    if noise is not None:
+        noise = noise if lot.slots is None else lot.slots.spread(noise)
+    elif not term.noise:
         noise = torch.empty(size, 0, dtype=some.dtype, device=some.device)
-    if noise is None:
+    else:
         noise = stream.normal((size, term.noise), dtype=some.dtype, device=some.device)
     closed = engine == "ghost" and term.forms is not None
     groups = _groups(term, lot, stream, some.device, closed) if isinstance(term, PerGroup) else None
     compute = ENGINES[engine]
     # A closed form draws nothing itself.
     if closed:
-        return compute(network, term, lot, noise, groups)
+        return _of_slots(compute, network, term, lot, noise, groups)
     known, code = _checked.setdefault(network, {}), (engine, code_of(term.loss))
     if code not in known:
-        known[code] = check_exact(compute, network, term, lot, noise, groups)
-    # Only a component or a lot without a record needs one.
-    if term.example is None and (engine == "func" or not size):
+        known[code] = check_exact(compute, network, term, lot, noise[: len(lot)], groups)
+    # Only a component, a lot or a slot without a record needs one.
+    if term.example is None and (engine == "func" or not size or lot.slots is not None):
         term = dataclasses.replace(term, example=known[code])
     with torch_draws_from(stream, some.device):
+        if lot.slots is not None:
+            return _of_slots(compute, network, term, lot, noise, groups)
         if not size:
             # A loss that counts its calls must not learn that a lot is empty.
             compute(network, term, *probe_lot(lot, noise, 1, groups, example=term.example))
         return compute(network, term, lot, noise, groups)
+
+
+def _of_slots(
+    compute: Callable[..., PerSampleGradients],
+    network: nn.Module,
+    term: PerRecord | PerGroup,
+    lot: Lot,
+    noise: Tensor,
+    groups: Groups | None,
+) -> PerSampleGradients:
+    """Compute the gradients of a lot in the slots that it is laid out in, if it is."""
+    if lot.slots is None:
+        return compute(network, term, lot, noise, groups)
+    tensors = leaves_of(term.example) or [None] * len(lot.tensors)
+    empty = iter(tensors)
+    spread = map_tree(lambda x: lot.slots.spread(x, next(empty)), lot.records)
+    return compute(network, term, Lot(spread, (0, lot.slots.size)), noise, groups).in_slots(lot)
 
 
 def _groups(term: PerGroup, lot: Lot, stream: PrivateStream, device: torch.device, closed: bool) -> Groups:
@@ -321,9 +342,12 @@ def _groups(term: PerGroup, lot: Lot, stream: PrivateStream, device: torch.devic
             "group must not be that of the largest one; PerGroup.slots(expected_batch_size, groups) returns one"
         )
     index, places = torch.from_numpy(stream.integers(lot.units, count)).to(device), None if closed else term.places
-    if lot.persons is None:
-        return Groups(index, count, places)
-    return Groups(index[lot.persons.to(device)], count, places, of_unit=True)
+    if lot.persons is not None:
+        index = index[lot.persons.to(device)]
+    if lot.slots is not None:
+        # A slot without a record is in no group.
+        index = index.new_full((lot.slots.size,), count).index_copy_(0, lot.slots.places.to(device), index)
+    return Groups(index, count, places, of_unit=lot.persons is not None)
 
 
 def torch_draws_from(stream: PrivateStream, device: torch.device) -> randomness_of_their_own:

@@ -26,7 +26,10 @@ from torch.utils._pytree import tree_leaves
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.scopes import LotNorms, Scope
 from lightning_dpgen.privacy.access import LotId
+from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.sampling.lots import Lot
+from lightning_dpgen.sampling.slots import enough_slots
 
 # Lots whose memory is compared, and the part of what is free that a lot may take: allocators waste some of it, and so do
 # others on the machine.
@@ -229,6 +232,8 @@ class LotParts:
         micro_batch: about how many records' gradients are computed at a time; ``auto`` waits for `fit_memory`. None takes a
             lot in one piece.
         expected_size: the expected number of records of a lot in this process, public.
+        slots: the number of rows that all parts of a lot have together, public; None for as many as it has records.
+        persons: whether persons have several records, which stay in one part: several parts are in no slots then.
 
     Attributes:
         count: the number of parts.
@@ -238,9 +243,26 @@ class LotParts:
         256
     """
 
-    def __init__(self, micro_batch: MicroBatch, expected_size: float) -> None:
-        self._expected_size = expected_size
+    def __init__(
+        self, micro_batch: MicroBatch, expected_size: float, slots: int | None = None, *, persons: bool = False
+    ) -> None:
+        self._expected_size, self._slots, self._persons = expected_size, slots, persons
         self.count = self._count(micro_batch) if isinstance(micro_batch, int) else 1
+
+    @classmethod
+    def of_stage(cls, micro_batch: MicroBatch, expected_size: float, plan: Plan, stage: str, *, in_slots: bool) -> LotParts:
+        """Return the parts of the lots of a plan's stage.
+
+        Args:
+            expected_size: as for the class.
+            in_slots: lay lots out in as many rows as one exceeds with a probability below 1e-9, or the largest lot has.
+        """
+        if not in_slots:
+            return cls(micro_batch, expected_size)
+        slots, truncation = enough_slots(expected_size, plan.max_rows), plan.stage(stage).access.sampler.truncation
+        if truncation is not None:
+            slots = min(slots, truncation["largest_lot"] * plan.max_rows)
+        return cls(micro_batch, expected_size, slots, persons=plan.max_rows > 1)
 
     def _count(self, size: int) -> int:
         return max(1, math.ceil(self._expected_size / size))
@@ -260,15 +282,37 @@ class LotParts:
 
         self.count = self._count(records_that_fit(use, device))
 
-    def gradients(self, lot: Lot, of_part: Callable[[Lot, int], PerSampleGradients]) -> PerSampleGradients | MicroBatches:
+    @property
+    def slots_of_part(self) -> int | None:
+        """The number of rows in which each part is laid out; None for as many as it has records."""
+        if self._slots is None or (self._persons and self.count > 1):
+            return None
+        return math.ceil(self._slots / self.count)
+
+    def gradients(
+        self, lot: Lot, of_part: Callable[[Lot, int], PerSampleGradients], stream: PrivateStream | None = None
+    ) -> PerSampleGradients | MicroBatches:
         """Return the gradients of a lot, in as many parts.
 
         Args:
             of_part: returns those of a part, given its number from 0; called again for each pass over the lot.
+            stream: draws the slot of each record; None lays the lot out in no slots.
         """
+        placed = None
+        if stream is not None and (slots := self.slots_of_part) is not None:
+            placed = lot.in_slots(slots, stream, self.count)
         if self.count == 1:
-            return of_part(lot, 0)
-        return MicroBatches(lambda: (of_part(part, i) for i, part in enumerate(lot.divide(self.count))), lot.draw)
+            return of_part(lot if placed is None else placed[0], 0)
+
+        def parts() -> Iterator[Lot]:
+            return lot.divide(self.count) if placed is None else iter(placed)
+
+        return MicroBatches(lambda: (of_part(part, i) for i, part in enumerate(parts())), lot.draw)
+
+
+def takes_slots(asked: bool | None, device: torch.device) -> bool:
+    """Return whether lots are laid out in slots: as asked, or on a GPU, whose kernels have fixed shapes then."""
+    return device.type == "cuda" if asked is None else asked
 
 
 def check_micro_batch(size: MicroBatch) -> None:

@@ -16,6 +16,7 @@ from lightning_dpgen.gradients.factors import Dense, GradientFactors, GramCache,
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.shards import room_for_sum
 from lightning_dpgen.privacy.access import LotId
+from lightning_dpgen.sampling.lots import Lot
 
 
 class PerSampleGradients:
@@ -33,6 +34,7 @@ class PerSampleGradients:
         persons: (B,) the person of each record, counted from 0, where persons have several; None where it is not known.
         of_unit: True if a person with all records changes one row, and no other: rows are persons, or groups of whole ones.
         losses: returns the losses (B,), when they are asked for.
+        places: (B,) the rows of the records among those of the factors; None for the first B.
     """
 
     def __init__(
@@ -48,10 +50,11 @@ class PerSampleGradients:
         persons: Tensor | None = None,
         of_unit: bool = False,
         losses: Callable[[], Tensor] | None = None,
+        places: Tensor | None = None,
     ) -> None:
         self._factors, self._layers, self._size = factors, layers, size
         self.draw, self.offsets, self.groups, self.of_unit = draw or LotId(), offsets, groups, of_unit
-        self._losses, self._partition, self._persons = losses, partition, persons
+        self._losses, self._partition, self._persons, self._places = losses, partition, persons, places
 
     def __len__(self) -> int:
         return self._size
@@ -77,14 +80,18 @@ class PerSampleGradients:
 
     def norms(self) -> Tensor:
         """Return Euclidean norms (B,) over all parameters, never rounded down; not finite where a gradient is not."""
-        return self._all_norms[: self._size]
+        return self._of_records(self._all_norms)
+
+    def _of_records(self, rows: Tensor) -> Tensor:
+        """Return those of all rows that are records, or groups, in their order."""
+        return rows[: self._size] if self._places is None else rows[self._places]
 
     def layer_norms(self) -> list[Tensor]:
         """Return norms (B,) for each layer, as `norms` does."""
         squares = self._all_squares
         rows = {p: i for i, p in enumerate(self._factors)}
         own = [squares[[rows[p] for p in layer if p in rows]] for layer in self._layers]
-        return [s.sum(dim=0).sqrt_()[: self._size] for s in own]
+        return [self._of_records(s.sum(dim=0).sqrt_()) for s in own]
 
     @functools.cached_property
     def _all_norms(self) -> Tensor:
@@ -97,7 +104,7 @@ class PerSampleGradients:
         all_factors = list(self._factors.values())
         if self._partition is not None:
             all_factors = [self._partition.of(factors) for factors in all_factors]
-        if self._size and all_factors:
+        if (self._size or self._places is not None) and all_factors:
             with full_precision(self._layers[0][0].device):
                 return _squares(all_factors)
         return torch.zeros(len(all_factors), self._size, dtype=torch.float64, device=self._layers[0][0].device)
@@ -106,7 +113,7 @@ class PerSampleGradients:
         """Return inner products (B,) with one tensor for each parameter, in float64; private. Groups have none."""
         if self._partition is not None:
             raise ValueError("inner products are those of records; these gradients are of groups")
-        own = [factors.project(onto[p])[: self._size] for p, factors in self._factors.items()]
+        own = [self._of_records(factors.project(onto[p])) for p, factors in self._factors.items()]
         some = self._layers[0][0]
         return torch.zeros(self._size, dtype=torch.float64, device=some.device) + sum(own)
 
@@ -128,10 +135,32 @@ class PerSampleGradients:
                 "persons"
             )
         index = self._persons.to(self._layers[0][0].device)
-        persons = Groups(index, int(index.max()) + 1 if len(index) else 0)
+        count = int(index.max()) + 1 if len(index) else 0
+        if self._places is not None:
+            # Rows without a record are of no person.
+            rows = index.new_full((len(self._all_norms),), count)
+            index = rows.index_copy_(0, self._places, index)
+        persons = Groups(index, count)
         return PerSampleGradients(
             self._factors, self._layers, persons.count, self.draw, partition=persons, of_unit=True, losses=self._losses
         )
+
+    def in_slots(self, lot: Lot) -> PerSampleGradients:
+        """Return the gradients of a lot, from those of all of its slots; groups and persons are rows already.
+
+        Args:
+            lot: the records and their slots.
+        """
+        if self._partition is not None or lot.slots is None:
+            return PerSampleGradients(
+                self._factors, self._layers, self._size, lot.draw, groups=self.groups, partition=self._partition,
+                of_unit=self.of_unit, losses=self._losses,
+            )  # fmt: skip
+        places, losses = lot.slots.places.to(self._layers[0][0].device), self._losses
+        return PerSampleGradients(
+            self._factors, self._layers, len(lot), lot.draw, offsets=lot.offsets, persons=lot.persons, places=places,
+            losses=None if losses is None else lambda: losses()[places],
+        )  # fmt: skip
 
     def parts(self) -> Iterator[PerSampleGradients]:
         """Give the lot in one piece; see `MicroBatches.parts`."""
@@ -145,7 +174,7 @@ class PerSampleGradients:
 
     def add_pieces(self, weights: Tensor | Sequence[Tensor], pieces: dict[nn.Parameter, list[Piece]]) -> None:
         """Add the pieces of a weighted sum: for each parameter its factors, the weights of rows, and the silenced rows."""
-        if not self._size:
+        if not len(self._all_norms):
             return
         norms = self._all_norms
         # A sum is finite only if all are.
@@ -168,6 +197,8 @@ class PerSampleGradients:
         """Turn weights (B,) into one for each row of the factors: a sum over groups is one over their records."""
         if self._partition is not None:
             return self._partition.shared(weights)
+        if self._places is not None:
+            return weights.new_zeros(len(self._all_norms)).index_copy_(0, self._places, weights)
         more = len(self._all_norms) - self._size
         return torch.cat([weights, weights.new_zeros(more)]) if more else weights
 

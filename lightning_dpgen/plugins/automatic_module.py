@@ -16,7 +16,7 @@ from torch import Tensor
 from lightning_dpgen.gradients.engine_check import check_exact
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.isolation.isolation import private_mean
-from lightning_dpgen.gradients.micro_batches import LotParts, MicroBatch, MicroBatches, check_micro_batch
+from lightning_dpgen.gradients.micro_batches import LotParts, MicroBatch, MicroBatches, check_micro_batch, takes_slots
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.probes import UNSUITED, WHOLE, probe_lot
 from lightning_dpgen.gradients.shards import own_part, reshard
@@ -50,6 +50,9 @@ class StepOptions:
             is divided into as many parts as one of the expected size has, and the records of a part are fetched with it.
             ``auto`` takes as many records as half of what is free holds. A rule that follows the lot's norms (DPNorm) looks
             at a lot in parts twice. None takes it in one piece.
+        slots: whether each lot is laid out in a fixed number of rows, which it exceeds once in 10^9 lots: the bits of a
+            record's gradient then do not follow from how many others there are. It takes as much longer as there are more
+            rows than records (358 for 256). None does it on a GPU.
         views: augmented views of each record, whose mean loss is its loss.
         averaging: the part of the average of parameters that stays in a step, from 0, below 1; 0 keeps none.
 
@@ -64,9 +67,12 @@ class StepOptions:
     micro_batch: MicroBatch = None
     views: Views | None = None
     averaging: float = 0.0
+    slots: bool | None = None
 
     def __post_init__(self) -> None:
         check_micro_batch(self.micro_batch)
+        if not isinstance(self.slots, bool | None):
+            raise ValueError(f"slots={self.slots!r}: expected True, False, or None (on a GPU)")
         if not (isinstance(self.averaging, int | float) and 0.0 <= self.averaging < 1.0):
             raise ValueError(f"averaging={self.averaging!r}: expected a number from 0, below 1")
 
@@ -114,8 +120,8 @@ class AutomaticModule:
         options = options or StepOptions()
         self._options, self._after_last = options, after_last
         self.learning_rates = LearningRates(module, account, stage)
-        # None where a lot is taken in one piece.
-        self._parts = None if options.micro_batch is None else LotParts(options.micro_batch, self._expected_lot)
+        # `rehearse` makes them, when the module is on its device.
+        self._parts = LotParts(None, self._expected_lot)
         # The one term of a module whose training step gives losses.
         self._of_losses = [PerRecord(self._losses)]
         trained = [p for p in module.parameters() if p.requires_grad]
@@ -271,7 +277,9 @@ class AutomaticModule:
 
         A module that takes no made-up record gets a warning, and is tried once more before its first step.
         """
-        self._values = {}
+        options, self._values = self._options, {}
+        in_slots, plan = takes_slots(options.slots, self._module.device), self._account.plan
+        self._parts = LotParts.of_stage(options.micro_batch, self._expected_lot, plan, self._stage, in_slots=in_slots)
         try:
             with refuse_updated_metrics(self._module):
                 self._rehearse(empty)
@@ -357,9 +365,8 @@ class AutomaticModule:
 
     def _gradients(self, term: PerRecord | PerGroup, lot: Lot) -> PerSampleGradients | MicroBatches:
         """Return the gradients of a term, in parts where the fit takes lots so."""
-        if self._parts is None:
-            return self._of_part(term, lot, 0)
-        return self._parts.gradients(lot, lambda part, number: self._of_part(term, part, number))
+        stream = self._account.stream
+        return self._parts.gradients(lot, lambda part, number: self._of_part(term, part, number), stream)
 
     def _of_part(self, term: PerRecord | PerGroup, lot: Lot, number: int) -> PerSampleGradients:
         self._part = number, lot.offsets[-1]
@@ -367,7 +374,7 @@ class AutomaticModule:
 
     def _set_micro_batch(self, of_optimizers: list, empty: Any) -> None:
         """Find the number of records of a part, where memory is to tell."""
-        if self._parts is None or self._options.micro_batch != "auto":
+        if self._options.micro_batch != "auto":
             return
         some = next(self._module.parameters())
 

@@ -15,7 +15,7 @@ from lightning_dpgen.common.plain_text import check_legible
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
-from lightning_dpgen.gradients.micro_batches import LotParts, MicroBatch, MicroBatches, check_micro_batch
+from lightning_dpgen.gradients.micro_batches import LotParts, MicroBatch, MicroBatches, check_micro_batch, takes_slots
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.probes import probe_lot
 from lightning_dpgen.gradients.terms import DataFree
@@ -63,6 +63,9 @@ class PrivateMixture(pl.LightningModule):
     Raises:
         ValueError: for another bias or optimizer, or an averaging or a micro_batch out of range.
     """
+
+    # Lots are laid out in a fixed number of rows if it is true (`StepOptions`); it may be changed until a fit.
+    slots: bool | None
 
     # For type checkers, to which each attribute of a module is a tensor or a module. The network is a `GenerativeNetwork`
     # that is a module, too, with methods of its family.
@@ -112,7 +115,7 @@ class PrivateMixture(pl.LightningModule):
         self.register_buffer("weights", torch.zeros(network.k))
         self.register_buffer("means", torch.zeros(network.k, network.schema.layout.width))
         self.register_buffer("noise", torch.zeros(network.k))
-        self.micro_batch, self._parts = micro_batch, LotParts(None, 1.0)
+        self.micro_batch, self.slots, self._parts = micro_batch, None, LotParts(None, 1.0)
         self._restored = False
         self._initial: Mixture | None = None
         self._declared: Mapping[str, str] | None = None
@@ -133,6 +136,11 @@ class PrivateMixture(pl.LightningModule):
     def takes_multi_hot(self) -> bool:
         """True if lots may hold wide records as the places of their ones."""
         return False
+
+    @property
+    def without_slots(self) -> str | None:
+        """The reason why lots are never laid out in a fixed number of rows; None where they may be."""
+        return None if self.k == 1 else f"a mixture of k={self.k} has no fixed number of rows a component"
 
     @property
     def whole_lots(self) -> str | None:
@@ -275,7 +283,9 @@ class PrivateMixture(pl.LightningModule):
         Args:
             empty: the records of an empty lot, whose shapes and types are public.
         """
-        self._parts = LotParts(self.micro_batch, self.expected_batch_size / self.account.ranks.size)
+        in_slots = self.without_slots is None and takes_slots(self.slots, self.device)
+        expected, plan = self.expected_batch_size / self.account.ranks.size, self.account.plan
+        self._parts = LotParts.of_stage(self.micro_batch, expected, plan, TRAINING, in_slots=in_slots)
         if self.micro_batch != "auto":
             return
         some, term = next(self.trained_network.parameters()), self.trained_network.term
@@ -289,7 +299,7 @@ class PrivateMixture(pl.LightningModule):
     def gradients(self, lot: Lot) -> tuple[PerSampleGradients | MicroBatches | EmbeddingGradients, ...]:
         """Return the per-record gradients of each term, in the order of the clipping rules."""
         network, stream = self.trained_network, self.account.stream
-        return (self._parts.gradients(lot, lambda part, _: term_gradients(network, network.term, part, stream)),)
+        return (self._parts.gradients(lot, lambda part, _: term_gradients(network, network.term, part, stream), stream),)
 
     def data_free(self) -> tuple[DataFree, ...]:
         """Return the terms of the next step that see no record."""

@@ -84,6 +84,7 @@ class PrivateTraining:
         engine: the per-record gradients; ``func`` takes any network, a record at a time.
         micro_batch: about how many records' gradients are computed at a time, so that larger lots fit into memory;
             ``auto`` finds it (`StepOptions`). None takes a lot in one piece.
+        slots: whether lots are laid out in a fixed number of rows (`StepOptions`); None does it on a GPU.
         augment: a function that returns as many augmented views as it is given copies of a record (`Views`).
         multiplicity: the number of views of a record, whose mean loss is its loss; its gradient is clipped after that.
         averaging: the part of the average of parameters that stays in a step, from 0, below 1: `release` writes the
@@ -134,6 +135,7 @@ class PrivateTraining:
         max_rows: int = 1,
         engine: str = "ghost",
         micro_batch: int | Literal["auto"] | None = None,
+        slots: bool | None = None,
         augment: Callable[[Any], Any] | None = None,
         multiplicity: int = 1,
         averaging: float = 0.0,
@@ -155,7 +157,7 @@ class PrivateTraining:
         _check("steps", steps, type(steps) is int and steps >= 1, "a whole number (int), 1 or more")
         if augment is None and multiplicity != 1:
             raise ValueError(f"multiplicity={multiplicity!r}: several views need augment=..., which makes them of a record")
-        options = StepOptions(micro_batch, None if augment is None else Views(augment, multiplicity), averaging)
+        options = StepOptions(micro_batch, None if augment is None else Views(augment, multiplicity), averaging, slots)
         chosen_sampler = make_sampler(
             sampler,
             sample_rate,

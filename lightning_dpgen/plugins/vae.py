@@ -236,6 +236,10 @@ class VAE(PrivateMixture):
         return "a divergence that is released by group reaches over all parts of a lot" if grouped else None
 
     @property
+    def without_slots(self) -> str | None:
+        return super().without_slots if self.divergence is None else "a divergence encodes a lot as it is"
+
+    @property
     def takes_multi_hot(self) -> bool:
         plain = self.network.likelihood.kind == "bernoulli" and not self.network.centred
         return self.network.network == "dense" and plain and self.divergence is None

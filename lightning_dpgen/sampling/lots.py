@@ -7,7 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -22,8 +22,12 @@ from lightning_dpgen.sampling.contents import check_finite, check_same_records
 from lightning_dpgen.sampling.csr import entries_of
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.fetching import fetch_ahead
+from lightning_dpgen.sampling.slots import Slots, draw_places
 from lightning_dpgen.sampling.stores import Store
 from lightning_dpgen.sampling.trees import leaves_of, map_tree
+
+if TYPE_CHECKING:
+    from lightning_dpgen.privacy.noise.stream import PrivateStream
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class Lot:
             stand beside an issued identity only the number is compared, so put no others in their place.
         persons: (B,) int64, the person of each record, counted from 0 within the lot, where persons have several; None
             where each has one, or it is not known whose records these are.
+        slots: the rows in which the records are laid out when gradients are computed, where their number is fixed; None
+            for as many rows as records.
 
     Raises:
         ValueError: for more records than were drawn, or other persons than one a record.
@@ -47,6 +53,7 @@ class Lot:
     offsets: tuple[int, ...]
     draw: LotId = field(default_factory=LotId, repr=False, compare=False)
     persons: Tensor | None = field(default=None, repr=False, compare=False)
+    slots: Slots | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.draw.size is not None and self.offsets[-1] > self.draw.size:
@@ -137,6 +144,36 @@ class Lot:
         for start, end in itertools.pairwise(at):
             yield take(start, end)
 
+    def in_slots(self, size: int, stream: PrivateStream, parts: int = 1) -> list[Lot] | None:
+        """Divide the records at random into so many lots, each laid out in `size` slots; None where these do not suffice.
+
+        Args:
+            size: the number of rows of each part, public.
+            stream: the private stream, which draws the slot of each record.
+
+        Raises:
+            ValueError: for persons in several parts, or components of a mixture, whose sizes are private.
+        """
+        if len(self.offsets) > 2 or (parts > 1 and self.persons is not None):
+            raise ValueError(
+                f"slots={size}: expected lots of one component, in one part where persons have several records"
+            )
+        if len(self) > parts * size:
+            return None
+        places = draw_places(stream, parts * size, len(self))
+        if parts == 1:
+            return [self._at(Slots(size, torch.from_numpy(places)))]
+        found = []
+        for start in range(0, parts * size, size):
+            rows = np.flatnonzero((places >= start) & (places < start + size))
+            part = self._part(torch.from_numpy(rows), (0, len(rows)), None)
+            found.append(part._at(Slots(size, torch.from_numpy(places[rows] - start))))
+        return found
+
+    def _at(self, slots: Slots) -> Lot:
+        """Return the lot with its records at these slots."""
+        return Lot(self.records, self.offsets, self.draw, self.persons, slots)
+
     def _between(self, start: int, end: int) -> Lot:
         ends = tuple(min(max(end_of - start, 0), end - start) for end_of in self.offsets)
         return self._part(slice(start, end), ends, None)
@@ -153,7 +190,7 @@ class Lot:
         return self._part(rows, tuple(ends), self.persons[rows] - start)
 
     def _changed(self, change: Callable[[Tensor], Tensor], persons: Tensor | None) -> Lot:
-        return Lot(map_tree(change, self.records), self.offsets, self.draw, persons)
+        return Lot(map_tree(change, self.records), self.offsets, self.draw, persons, self.slots)
 
     def _part(self, rows: slice | Tensor, offsets: tuple[int, ...], persons: Tensor | None) -> Lot:
         return Lot(map_tree(lambda x: x[rows], self.records), offsets, self.draw, persons)
@@ -184,9 +221,11 @@ class StoredLot(Lot):
         draw: LotId,
         persons: Tensor | None,
         changes: tuple[Callable[[Tensor], Tensor], ...] = (),
+        slots: Slots | None = None,
     ) -> None:
         # A frozen dataclass is written to in this way.
-        vars(self).update(offsets=offsets, draw=draw, persons=persons, _store=store, _positions=positions, _changes=changes)
+        vars(self).update(offsets=offsets, draw=draw, persons=persons, slots=slots)
+        vars(self).update(_store=store, _positions=positions, _changes=changes)
         self.__post_init__()
 
     @functools.cached_property
@@ -202,12 +241,18 @@ class StoredLot(Lot):
         return records
 
     def fetch(self) -> Lot:
-        return Lot(self.records, self.offsets, self.draw, self.persons)
+        return Lot(self.records, self.offsets, self.draw, self.persons, self.slots)
+
+    def _at(self, slots: Slots) -> Lot:
+        if "records" in vars(self):
+            return super()._at(slots)
+        return StoredLot(self._store, self._positions, self.offsets, self.draw, self.persons, self._changes, slots)
 
     def _changed(self, change: Callable[[Tensor], Tensor], persons: Tensor | None) -> Lot:
         if "records" in vars(self):
             return super()._changed(change, persons)
-        return StoredLot(self._store, self._positions, self.offsets, self.draw, persons, (*self._changes, change))
+        changes = (*self._changes, change)
+        return StoredLot(self._store, self._positions, self.offsets, self.draw, persons, changes, self.slots)
 
     def _part(self, rows: slice | Tensor, offsets: tuple[int, ...], persons: Tensor | None) -> Lot:
         if "records" in vars(self):

@@ -82,6 +82,11 @@ class TrainerSpec(Spec):
         "many as fit",
         by_default="a lot in one piece",
     )
+    slots: bool | None = setting(
+        "whether each lot is laid out in a fixed number of rows, so that no bit of a gradient follows from how many records"
+        " it has; it takes longer by the rows that are empty",
+        by_default="on a GPU",
+    )
     log_every: int = setting("steps between two lines of the logs", 50, ge=1, le=10**9)
     previews_every: int | None = setting(
         "steps between two sheets of samples in the logs; 0 for none", ge=0, le=10**9, by_default="a tenth of the steps"

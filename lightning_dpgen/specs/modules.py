@@ -131,6 +131,9 @@ def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: A
     else:
         module = _class_of(spec)(*given, **keywords, **options)
     size = module.micro_batch = run.trainer.micro_batch
+    module.slots = run.trainer.slots
+    if module.slots and module.without_slots is not None:
+        raise UsageError(f"trainer.slots=true: {module.without_slots}; leave it out")
     if size is not None and module.whole_lots is not None:
         raise UsageError(f"trainer.micro_batch={size}: {module.whole_lots}; leave it out")
     try:

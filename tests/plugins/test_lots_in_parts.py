@@ -61,12 +61,12 @@ class Still(PrivateStream):
         return torch.full(shape, 0.3, **options)
 
 
-def _step(kind, given, embeddings, rule, micro_batch):
+def _step(kind, given, embeddings, rule, micro_batch, k=K, slots=None):
     """Make a step without visible noise on the lot of all records, and return its gradient and the number of parts."""
     access = training_stage(rule, n=N, sample_rate=1.0, steps=1, embeddings=embeddings).access(1e-9)
     account = Account(Plan((Stage(access, 1, 1.0),), 8.0, 1e-6), stream=Still(seed=1))
-    module = kind(SCHEMA, account, rule, n=N, k=K, bias="learned", micro_batch=micro_batch, **given)
-    lots = PoissonLots(RECORDS, account, clusters=CLUSTERS, k=K)
+    module = kind(SCHEMA, account, rule, n=N, k=k, bias="learned", micro_batch=micro_batch, **given)
+    lots, module.slots = PoissonLots(RECORDS, account, clusters=CLUSTERS if k > 1 else None, k=k), slots
     module.divide_lots(lots.empty)
     optimizer = module.private_optimizer(torch.optim.SGD(module.trained_network.parameters(), lr=1.0))
     own = module.gradients(lots.draw())
@@ -84,6 +84,26 @@ def test_parts_of_a_lot_are_the_lot(family, passes):
     torch.testing.assert_close(parts, whole, rtol=1e-4, atol=1e-5 * float(whole.norm()))
     if embeddings is None:
         assert len(list(own[0].parts())) == 4
+
+
+@pytest.mark.parametrize("micro_batch", [None, 12])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_lot_in_slots_is_the_lot(family, micro_batch):
+    kind, given, embeddings = FAMILIES[family]
+    whole, bound, _ = _step(kind, given, embeddings, RULES["two passes"], micro_batch, k=1)
+    in_slots, same, (own,) = _step(kind, given, embeddings, RULES["two passes"], micro_batch, k=1, slots=True)
+    assert bound == same and whole.norm() > 1e-3
+    torch.testing.assert_close(in_slots, whole, rtol=1e-4, atol=1e-5 * float(whole.norm()))
+    if embeddings is None:
+        # A lot of 40 expected records has more than 83 once in 10^9 times.
+        rows = [len(part._all_norms) for part in own.parts()]
+        assert rows == ([21] * 4 if micro_batch else [83])
+
+
+def test_a_mixture_has_no_slots():
+    kind, given, embeddings = FAMILIES["vae"]
+    *_, (own,) = _step(kind, given, embeddings, RULES["one pass"], None, slots=True)
+    assert own._places is None
 
 
 @pytest.mark.parametrize(("free", "parts"), [(10**9, 1), (100, N)])

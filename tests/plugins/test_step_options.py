@@ -324,3 +324,28 @@ def test_a_hook_that_ends_an_epoch_is_refused():
     with pytest.raises(MisconfigurationException, match="on_train_batch_start returned -1"):
         _fitted(private, Skipping())
     assert not private.account.ledger.accesses
+
+
+@pytest.mark.parametrize("micro_batch", [None, 16])
+def test_a_fit_in_slots_makes_the_same_steps(micro_batch):
+    """Without visible noise, and with a fixed bound, the weights are those of lots without slots, but for rounding."""
+    quiet = {"epsilon": math.inf, "clipping": Fixed(0.5), "micro_batch": micro_batch}
+    fits = []
+    for slots in (False, True):
+        private = _private(**quiet, slots=slots, stream=Repeated(seed=1))
+        fits.append(_numbers(_fitted(private)))
+        assert private.account.finished
+    torch.testing.assert_close(*fits, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(fits[0], _numbers(Plain()))
+
+
+class Repeated(PrivateStream):
+    """A stream whose slots are others than its lots, so that these stay the same."""
+
+    def words(self, size):
+        return PrivateStream(seed=5).words(size)
+
+
+def test_slots_are_asked_for_by_yes_or_no():
+    with pytest.raises(ValueError, match="slots=64: expected True, False, or None"):
+        _private(slots=64)
