@@ -41,7 +41,8 @@ def _fit(size: int, most: int) -> int:
 
 
 def _launch(kernel, programs: int, *arguments, **options) -> None:
-    """Run a kernel on the device of its first argument; multiplying and adding is one operation, whatever Triton's default."""
+    """Run a kernel on the device of its first argument."""
+    # Triton's default for fusing products with sums differs by version, and the last bit follows from it.
     with torch.cuda.device_of(arguments[0]):
         kernel[(programs,)](*arguments, enable_fp_fusion=True, **options)
 
@@ -54,8 +55,8 @@ def gram_norms(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 
     Both Gram matrices of a record stay in registers, a tile at a time; of two tiles that mirror each other one is computed.
 
-    Let ``c(width) = min(width, 128) + ceil(width / 128)``. For widths up to 2^18, each entry of a Gram matrix errs by at most
-    ``c(width) u`` times the sum of the sizes of its products: chains of at most 128 products are added on the tensor
+    Let ``c(width) = min(width, 128) + ceil(width / 128)``. For widths up to 2^18, each entry of a Gram matrix errs by at
+    most ``c(width) u`` times the sum of the sizes of its products: chains of at most 128 products are added on the tensor
     cores, and the sums of chains in float32 registers. Here u is 2^-24 where each addition rounds, as those of float32 do,
     and 2^-23 on tensor cores that cut off. These are assumed to add 8 products or more at a time, and to keep one bit more
     than float32 meanwhile. A tile takes one product of entries and 63 additions in float32; all else is float64. So
@@ -63,12 +64,12 @@ def gram_norms(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     - ``|square - exact| <= ((c(o) + c(n)) u + 64 * 2^-24) longest^2``, and
     - `longest` errs by at most ``(c(o) + c(n)) u / 2`` of itself.
 
-    Beside that, products below 2^-126 in size may vanish, and a sum beyond float32 is infinite. A record with NaN or infinite
-    numbers has a norm that is not finite.
+    Beside that, products below 2^-126 in size may vanish, and a sum beyond float32 is infinite. A record with NaN or
+    infinite numbers has a norm that is not finite.
 
     Args:
         left: (R, T, o) float32, bfloat16 or float16, of any strides. float32 numbers are multiplied as such, not in TF32.
-            16-bit numbers are read several times as quickly where rows begin at multiples of 16 bytes.
+            They are read fastest where rows begin at multiples of 16 bytes.
         right: (R, T, n), likewise.
 
     Returns:
@@ -150,10 +151,11 @@ def _sum_rows(x, out, width, BLOCK: tl.constexpr):
 
 
 def split_weighted(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ``weights[i] * x[i]`` as a sum of two tensors of x's type, so that a product of them keeps what one would lose.
+    """Return ``weights[i] * x[i]`` as a sum of two tensors of x's type.
 
-    The product is rounded to x's type, and then what that lost. The sum of both differs from the exact product by at most
-    2^-17 of it for bfloat16, and 2^-21 for float16; or by 2^-133 and 2^-24, where that is more.
+    The first is the product, rounded to x's type, and the second what rounding took, rounded as well. Their sum differs
+    from the exact product by at most 2^-17 of it for bfloat16, and 2^-21 for float16; or by 2^-133 and 2^-24, if that is
+    more.
 
     Args:
         x: (R, ...) bfloat16 or float16.
@@ -222,9 +224,9 @@ def conv_gradients(
     out_tiles, in_tiles = triton.cdiv(outs, out_tile), triton.cdiv(channels, in_tile)
     _launch(
         _conv_gradients, len(out) * records * out_tiles * in_tiles, x, at, out, records, channels, outs, places,
-        *x.shape[2:], gradient.shape[3], *x.stride(), *at.stride(), *kernel, *stride, *padding, *dilation, out_tiles, in_tiles,
-        OUT_TILE=out_tile, IN_TILE=in_tile, CHUNK=_fit(places, 32 if x.dtype == torch.float32 else 64), PRECISION=precision,
-        num_warps=4, num_stages=3,
+        *x.shape[2:], gradient.shape[3], *x.stride(), *at.stride(), *kernel, *stride, *padding, *dilation,
+        out_tiles, in_tiles, OUT_TILE=out_tile, IN_TILE=in_tile, CHUNK=_fit(places, 32 if x.dtype == torch.float32 else 64),
+        PRECISION=precision, num_warps=4, num_stages=3,
     )  # fmt: skip
     return out
 
@@ -267,8 +269,8 @@ def scale_shift_gradients(x: Tensor, gradient: Tensor, mean: Tensor, rstd: Tenso
     Sums are float32, over ``gradient * (x - mean) * rstd`` and over ``gradient``.
 
     Args:
-        x: (R, T, C) float32, bfloat16 or float16, of any strides: what is normalised. A tensor (R, C, L) with the channels in
-            front comes as ``x.transpose(1, 2)``.
+        x: (R, T, C) float32, bfloat16 or float16, of any strides: what is normalised. Where channels come first, in a
+            tensor (R, C, L), hand over ``x.transpose(1, 2)``.
         gradient: (R, T, C), likewise, with respect to the norm's result.
         mean: float32, (R, T, 1) if each row is normalised (layer norm), or (R, 1, groups) if neighbouring channels are
             (group norm). The groups divide C.
