@@ -328,7 +328,7 @@ LAWS = {
     "kernels": ([(3, 6, 7), (5, 7, 9)], lambda x, g: kernels.conv_gradients(x, g, (2, 1), padding=(1, 1)), 1),
     "scales of rows": ([(35, 130), (35, 130), (35, 1), (35, 1)], kernels.scale_shift_gradients, 0),
     "scales of groups": (
-        [(34, 140), (34, 140), (1, 2), (1, 2)],
+        [(140, 34), (140, 34), (1, 2), (1, 2)],
         lambda x, g, *s: kernels.scale_shift_gradients(x.mT, g.mT, *s), 0,
     ),
 }  # fmt: skip
@@ -343,8 +343,6 @@ def _results(function, dim, lot):
 @interpreted
 def test_bits_of_a_record_depend_on_no_other_and_on_no_slot(name):
     shapes, function, dim = LAWS[name]
-    if name == "scales of groups":
-        shapes = [(140, 34), (140, 34), *shapes[2:]]
     generator = torch.Generator().manual_seed(0)
     record = [torch.randn(shape, generator=generator) for shape in shapes]
     alone = [r[0] for r in _results(function, dim, [t[None] for t in record])]
@@ -361,6 +359,21 @@ def test_bits_of_a_record_depend_on_no_other_and_on_no_slot(name):
 def test_lots_may_be_empty(name):
     shapes, function, dim = LAWS[name]
     assert all(len(r) == 0 for r in _results(function, dim, [torch.empty(0, *shape) for shape in shapes]))
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_programs_of_a_record_are_the_same_in_lots_of_all_sizes(name, monkeypatch):
+    shapes, function, _ = LAWS[name]
+
+    def launches(records):
+        launched = []
+        monkeypatch.setattr(
+            kernels, "_launch", lambda kernel, *given, **options: launched.append((kernel, given[0], options))
+        )
+        function(*(torch.empty(records, *shape) for shape in shapes))
+        return launched
+
+    assert launches(12) == [(kernel, 12 * programs, options) for kernel, programs, options in launches(1)]
 
 
 def _norms(x):
@@ -385,6 +398,7 @@ OFFSETS = {
     "channels of a kernel": ((1, 3, 3, 3), 1, _kernels),
     "rows of a kernel": ((1, 3, 3, 3), 2, _kernels),
     "columns of a kernel": ((1, 3, 3, 3), 3, _kernels),
+    "places of a kernel": ((1, 3, 1, 3), 3, _kernels),
     "records of a scale": ((3, 2, 8), 0, _scales),
     "terms of a scale": ((1, 3, 8), 1, _scales),
     "channels of a scale": ((1, 3, 3), 2, _scales),
