@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import functools
-import importlib.util
 import math
 import multiprocessing
 import os
@@ -15,8 +14,8 @@ from marks import only
 
 from lightning_dpgen.gradients import kernels
 
-if importlib.util.find_spec("triton") is None:
-    pytest.skip("Triton is missing", allow_module_level=True)
+# The interpreter of older versions fails with numpy 2.4 and later; they compile the kernels all the same.
+pytest.importorskip("triton", minversion="3.7")
 
 # Factors that are too large for float16 are among the others in a lot.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
