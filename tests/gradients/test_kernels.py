@@ -162,7 +162,7 @@ def _factors(name, dtype):
     return of_left(generator, 2, terms, o).to(TYPES[dtype]), of_right(generator, 2, terms, n).to(TYPES[dtype])
 
 
-@pytest.mark.parametrize("name", only(list(GRAMS), *list(GRAMS)[:8]))
+@pytest.mark.parametrize("name", only(list(GRAMS), *list(GRAMS)[:7]))
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @interpreted
 def test_norms_err_by_no_more_than_promised(name, dtype):
@@ -284,37 +284,36 @@ def test_gradients_of_kernels_are_those_of_single_pictures(name, dtype):
 # ---- Gradients of scales and shifts
 
 
-def _normalised(layout, generator):
-    """Return a norm's input, the size of what it normalises together, and the module's function of it, scale and shift."""
-    if layout.startswith("rows"):
-        x = torch.randn(2, *((1, 5) if layout == "rows, one" else (37, 131)), generator=generator) * 3 + 1
-        return x, x, -1, lambda x, scale, shift: F.layer_norm(x, scale.shape, scale, shift)
-    groups = {"groups": 3, "one group": 1, "each channel": 48}[layout]
-    x = torch.randn(2, 48, 130, generator=generator) * 3 + 1
-    return x, x.unflatten(1, (groups, -1)).flatten(2), -1, lambda x, scale, shift: F.group_norm(x, groups, scale, shift)
+# The sizes of two inputs, and the groups of channels that are normalised together; each row is, where they are None.
+NORMS = {
+    "rows": ((2, 37, 131), None),
+    "rows, one": ((2, 1, 5), None),
+    "groups": ((2, 48, 130), 3),
+    "one group": ((2, 48, 130), 1),
+    "each channel": ((2, 48, 130), 48),
+}
 
 
-@pytest.mark.parametrize("layout", ["rows", "rows, one", "groups", "one group", "each channel"])
+@pytest.mark.parametrize("name", NORMS)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @interpreted
-def test_gradients_of_scales_and_shifts_are_those_of_single_records(layout, dtype):
+def test_gradients_of_scales_and_shifts_are_those_of_single_records(name, dtype):
+    shape, groups = NORMS[name]
     generator = torch.Generator().manual_seed(0)
-    x, together, dim, function = _normalised(layout, generator)
-    gradient = torch.randn(x.shape, generator=generator).to(TYPES[dtype])
-    x, together = x.to(TYPES[dtype]), together.to(TYPES[dtype]).double()
-    channels = x.shape[2] if layout.startswith("rows") else x.shape[1]
-    scale, shift = (torch.zeros(channels, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    y = function(x.double(), scale, shift)
-    each = [torch.autograd.grad((y[i] * gradient[i]).sum(), (scale, shift), retain_graph=True) for i in range(2)]
-    mean, rstd = together.mean(dim).float(), (together.var(dim, correction=0) + 1e-5).rsqrt().float()
-    if layout.startswith("rows"):
-        found = kernels.scale_shift_gradients(x, gradient, mean[..., None], rstd[..., None])
+    x, gradient = ((torch.randn(shape, generator=generator) * 3 + 1).to(TYPES[dtype]) for _ in range(2))
+    scale, shift = (torch.zeros(shape[1 if groups else 2], dtype=torch.float64, requires_grad=True) for _ in range(2))
+    if groups:
+        y, together = F.group_norm(x.double(), groups, scale, shift), x.double().reshape(2, 1, groups, -1)
     else:
-        found = kernels.scale_shift_gradients(x.mT, gradient.mT, mean[:, None], rstd[:, None])
-        behind = (t.mT.contiguous() for t in (x, gradient))
-        torch.testing.assert_close(kernels.scale_shift_gradients(*behind, mean[:, None], rstd[:, None]), found)
+        y, together = F.layer_norm(x.double(), scale.shape, scale, shift), x.double()[:, :, None]
+    statistics = together.mean(-1).float(), (together.var(-1, correction=0) + 1e-5).rsqrt().float()
+    each = [torch.autograd.grad((y[i] * gradient[i]).sum(), (scale, shift), retain_graph=True) for i in range(2)]
+    x, gradient = (x.mT, gradient.mT) if groups else (x, gradient)
+    found = kernels.scale_shift_gradients(x, gradient, *statistics)
     for i, exact in enumerate(zip(*each, strict=True)):
-        torch.testing.assert_close(found[i], torch.stack(exact).float(), rtol=1e-5, atol=1e-4)
+        torch.testing.assert_close(found[i], torch.stack(exact).float(), rtol=1e-5, atol=1e-3)
+    contiguous = kernels.scale_shift_gradients(x.contiguous(), gradient.contiguous(), *statistics)
+    torch.testing.assert_close(contiguous, found, rtol=1e-5, atol=1e-3)
 
 
 # ---- All kernels
