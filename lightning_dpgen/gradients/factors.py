@@ -17,6 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from lightning_dpgen.gradients import kernels
 from lightning_dpgen.gradients.products import ROUNDING, WEIGHTED, accumulation, add_weighted, inner_products, multiply
 
 # The size of a number below which its square may vanish in float32.
@@ -288,6 +289,8 @@ class OuterSum(GradientFactors):
         # sum_rs (left_r . left_s)(right_r . right_s) is the squared norm of a sum of outer products. Where they cancel,
         # rounding could leave too small a norm, and too large a contribution: the slack is never less than that error.
         pairs = self.pairs if self.few else [(_double(left), right.double()) for left, right in self.pairs]
+        if len(pairs) == 1 and _by_kernel(*pairs[0]):
+            return self._norms_by_kernel(*pairs[0])
         rounded = any(right.dtype in _IN_FLOAT32 for _, right in pairs)
         slack = _slack_of_products(self.shape, pairs[0][1].device) if rounded else _SLACK
         # Room for squares that vanished, as in `slack`.
@@ -312,6 +315,14 @@ class OuterSum(GradientFactors):
             squares += more * sum(vanished[1:], start=vanished[0]).square()
         norms, rounding = squares.clamp_(min=0.0).sqrt_(), weighting(self.pairs)
         return norms.add_(longest, alpha=rounding) if rounding else norms
+
+    def _norms_by_kernel(self, left: Tensor, right: Tensor) -> Tensor:
+        more = max(self.shape) * VANISHING**2
+        squares, longest, lengths = kernels.gram_norms(left, right, more)
+        # The products of a tile are added up in float32.
+        slack = _slack_of_products(self.shape, right.device) + 1.25 * 64.0 * ROUNDING
+        squares += slack * longest.square() + more * lengths.square()
+        return squares.clamp_(min=0.0).sqrt_().add_(longest, alpha=weighting(self.pairs))
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         matrix = out.view(self.shape)
@@ -473,6 +484,10 @@ class Permuted(GradientFactors):
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> GradientFactors:
         return Permuted(self.inner.mapped(change), self.shape, self.order)
+
+
+def _by_kernel(left: Tensor, right: Tensor) -> bool:
+    return left.dtype == right.dtype == torch.bfloat16 and kernels.serve(right)
 
 
 def weighting(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:

@@ -11,7 +11,10 @@ lot of another size compiles nothing anew. Offsets are 64 bits wide, since a lot
 
 from __future__ import annotations
 
+import functools
 import math
+import os
+import warnings
 
 import torch
 from torch import Tensor
@@ -24,10 +27,33 @@ try:
 except ImportError:
     AVAILABLE = False
 
+# Triton reads it when it is imported.
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
 # Products that are added on the tensor cores before their sum moves to float32 registers, see `gram_norms`.
 PROMOTED = 128
 # Rows of a factor, and rows and columns of a gradient, that one program takes at most.
 TILE = 64
+
+
+def serve(x: Tensor) -> bool:
+    """Return True if the kernels take a tensor: on a device of CUDA for which Triton compiles, or where it interprets."""
+    return AVAILABLE and (_compiles(x.device) if x.is_cuda else _INTERPRETED)
+
+
+@functools.cache
+def _compiles(device: torch.device) -> bool:
+    """Return True if Triton compiles for a device; a warning says once why it does not, as without a C compiler."""
+    try:
+        gram_norms(*torch.ones(2, 1, 1, 16, device=device, dtype=torch.bfloat16))
+    except Exception as error:
+        warnings.warn(
+            f"Triton compiles nothing for {device} ({type(error).__name__}: {str(error)[:200]}): private steps take "
+            "torch's own products, which are slower",
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 def _kernel(*changing: str):
@@ -50,7 +76,7 @@ def _launch(kernel, programs: int, *arguments, **options) -> None:
 # ---- Norms of sums of outer products
 
 
-def gram_norms(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+def gram_norms(left: Tensor, right: Tensor, least: float = 0.0) -> tuple[Tensor, Tensor, Tensor]:
     """Return squared norms of ``left_i^T right_i`` by inner products of rows, and the sums of the lengths of its terms.
 
     Both Gram matrices of a record stay in registers, a tile at a time; of two tiles that mirror each other one is computed.
@@ -71,26 +97,27 @@ def gram_norms(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         left: (R, T, o) float32, bfloat16 or float16, of any strides. float32 numbers are multiplied as such, not in TF32.
             They are read fastest where rows begin at multiples of 16 bytes.
         right: (R, T, n), likewise.
+        least: added to the square of each length, as room for squares that vanished.
 
     Returns:
-        (R,) ``|sum_t left_t right_t^T|_F^2``, which rounding may leave below zero, and (R,) ``sum_t |left_t| |right_t|``,
-        float64.
+        (R,) ``|sum_t left_t right_t^T|_F^2``, which rounding may leave below zero; (R,) ``sum_t |left_t| |right_t|``, the
+        `longest` above; and (R,) ``sum_t |left_t| + |right_t|``; float64.
     """
     records, terms = left.shape[:2]
     tile = _fit(terms, TILE)
     tiles = triton.cdiv(terms, tile)
-    parts = left.new_zeros((records, 2, tiles * tiles), dtype=torch.float64)
+    parts = left.new_zeros((records, 3, tiles * tiles), dtype=torch.float64)
     # float32 products are made one by one, and take more registers.
     chunk, warps, stages = (16, 8, 2) if torch.float32 in (left.dtype, right.dtype) else (64, 4, 3)
     _launch(
         _gram_norms, records * tiles * tiles, left, right, parts, terms, left.shape[2], right.shape[2], *left.stride(),
-        *right.stride(), tiles, TILE=tile, CHUNK=chunk, CHUNKS=PROMOTED // chunk, num_warps=warps, num_stages=stages,
+        *right.stride(), tiles, least, TILE=tile, CHUNK=chunk, CHUNKS=PROMOTED // chunk, num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    sums = parts.new_empty((records, 2))
+    sums = parts.new_empty((records, 3))
     # The order in which torch adds depends on the number of rows, and on where a row begins.
-    _launch(_sum_rows, records * 2, parts, sums, tiles * tiles, BLOCK=128, num_warps=1)
-    squares, longest = sums.unbind(dim=1)
-    return squares, longest
+    _launch(_sum_rows, records * 3, parts, sums, tiles * tiles, BLOCK=128, num_warps=1)
+    squares, longest, lengths = sums.unbind(dim=1)
+    return squares, longest, lengths
 
 
 @_kernel()
@@ -111,10 +138,10 @@ def _gram(x, first, second, terms, width, of_row, of_number, TILE: tl.constexpr,
     return total
 
 
-@_kernel("tiles")
+@_kernel("tiles", "least")
 def _gram_norms(
     left, right, parts, terms, left_width, right_width, left_record, left_row, left_number, right_record, right_row,
-    right_number, tiles, TILE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    right_number, tiles, least, TILE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
     record, tile = (tl.program_id(0) // (tiles * tiles)).to(tl.int64), tl.program_id(0) % (tiles * tiles)
     i, j = tile // tiles, tile % tiles
@@ -126,15 +153,18 @@ def _gram_norms(
         rights = _gram(right + record * right_record, first, second, terms, right_width, right_row, right_number,
                        TILE, CHUNK, CHUNKS)  # fmt: skip
         square = tl.sum(tl.sum(lefts * rights, axis=1).to(tl.float64), axis=0)
-        place = parts + record * 2 * tiles * tiles + tile
+        place = parts + record * 3 * tiles * tiles + tile
         if j < i:
             tl.store(place, 2.0 * square)
         else:
             tl.store(place, square)
             diagonal = tl.arange(0, TILE)[:, None] == tl.arange(0, TILE)[None, :]
-            of_left = tl.sum(tl.where(diagonal, lefts, 0.0), axis=1).to(tl.float64)
-            of_right = tl.sum(tl.where(diagonal, rights, 0.0), axis=1).to(tl.float64)
-            tl.store(place + tiles * tiles, tl.sum(tl.sqrt(of_left * of_right), axis=0))
+            # Rows beyond the last one have no length.
+            there = first < terms
+            of_left = tl.sqrt(tl.sum(tl.where(diagonal, lefts, 0.0), axis=1).to(tl.float64) + tl.where(there, least, 0.0))
+            of_right = tl.sqrt(tl.sum(tl.where(diagonal, rights, 0.0), axis=1).to(tl.float64) + tl.where(there, least, 0.0))
+            tl.store(place + tiles * tiles, tl.sum(of_left * of_right, axis=0))
+            tl.store(place + 2 * tiles * tiles, tl.sum(of_left + of_right, axis=0))
 
 
 @_kernel("width")

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.common.precision import bfloat16_products
+from lightning_dpgen.gradients import kernels
 
 # The relative rounding of one addition in float32.
 ROUNDING = 2.0**-24
@@ -112,6 +113,8 @@ def _weighted(x: Tensor, weights: Tensor) -> list[Tensor]:
     """Return rows (R, r, n) times their weights, as tensors that add up to them."""
     if x.dtype != torch.bfloat16:
         return [x * weights.to(x.dtype).view(-1, 1, 1)]
+    if kernels.serve(x):
+        return [*kernels.split_weighted(x, weights.float())]
     product = x * weights.float().view(-1, 1, 1)
     if x.device.type == "cpu" and not _AMX:
         return [product]

@@ -11,8 +11,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from marks import only
+from torch import nn
 
 from lightning_dpgen.gradients import kernels
+from lightning_dpgen.gradients.engines import ENGINES
+from lightning_dpgen.gradients.privatize import GradientBuffer
+from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.sampling.lots import Lot
 
 # The interpreter of older versions fails with numpy 2.4 and later; they compile the kernels all the same.
 pytest.importorskip("triton", minversion="3.7")
@@ -147,7 +152,7 @@ def _constant(width):
 
 def _found(left, right, u):
     """Return the errors of squares and lengths, and the bounds that `gram_norms` promises for them."""
-    squares, longest = kernels.gram_norms(left, right)
+    squares, longest, _ = kernels.gram_norms(left, right)
     assert squares.dtype == longest.dtype == torch.float64
     left, right = left.double(), right.double()
     exact = torch.einsum("rto,rtn->ron", left, right).square().sum(dim=(1, 2))
@@ -314,6 +319,49 @@ def test_gradients_of_scales_and_shifts_are_those_of_single_records(name, dtype)
         torch.testing.assert_close(found[i], torch.stack(exact).float(), rtol=1e-5, atol=1e-3)
     contiguous = kernels.scale_shift_gradients(x.contiguous(), gradient.contiguous(), *statistics)
     torch.testing.assert_close(contiguous, found, rtol=1e-5, atol=1e-3)
+
+
+# ---- Private gradients
+
+# The lengths of texts, and the sides of pictures: more than one tile of rows, and a tail.
+NETWORKS = {
+    "positions": (lambda: nn.Sequential(nn.Linear(20, 24), nn.LayerNorm(24), nn.Tanh(), nn.Linear(24, 3)), (70, 20)),
+    "convolutions": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.Tanh(), nn.Conv2d(8, 5, 3, stride=2)),
+        (3, 9, 8),
+    ),
+    "one vector": (lambda: nn.Sequential(nn.Linear(20, 24), nn.Tanh(), nn.Linear(24, 3)), (20,)),
+}
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+@pytest.mark.parametrize("name", NETWORKS)
+@interpreted
+def test_private_gradients_by_kernels_are_those_without(name, mixed):
+    make, shape = NETWORKS[name]
+    torch.manual_seed(0)
+    network, records = make(), torch.rand(3, *shape)
+    records[1] *= 4.0
+    term = PerRecord(lambda lot, _: network(lot.records).float().square().flatten(1).sum(dim=1))
+    found, weights = [], torch.tensor([0.3, 0.7, 0.2])
+    with pytest.MonkeyPatch.context() as patch:
+        _as_device(patch)
+        assert kernels.serve(records)
+        for serve in (kernels.serve, lambda x: False):
+            patch.setattr(kernels, "serve", serve)
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+                gradients = ENGINES["ghost"](network, term, Lot(records, (0, 3)), torch.empty(3, 0))
+            norms, buffer = gradients.norms(), GradientBuffer(network.parameters())
+            sums = []
+            for i in range(3):
+                gradients.weighted_sum(weights[i] * torch.eye(3)[i], buffer.views)
+                sums.append(buffer.flat.clone())
+                contribution = float(buffer.flat.double().norm() / weights[i].double())
+                assert contribution * (1 - 1e-6) <= float(norms[i]) <= contribution * (1 + 5e-3)
+            found.append((norms, torch.stack(sums)))
+    torch.testing.assert_close(*(norms for norms, _ in found), rtol=5e-3, atol=0.0)
+    tolerance = 0.02 if mixed else 1e-4
+    torch.testing.assert_close(*(sums for _, sums in found), rtol=0.0, atol=tolerance * float(found[1][1].abs().max()))
 
 
 # ---- All kernels

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lightning_dpgen.gradients import kernels
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, KernelBlocks, Permuted, outer
 from lightning_dpgen.gradients.products import exact, multiply, wide
 from lightning_dpgen.gradients.tape import (
@@ -112,6 +113,13 @@ def _multiplied(slid: Tensor, at: Tensor, size: int, shape, stride, padding, dil
     return Dense(of_weight.view(size, -1, *shape).sum(dim=1, dtype=_of_products(at)))
 
 
+def _of_places(products: Tensor, size: int, several: int, shape) -> GradientFactors:
+    """Hold the gradients (kernel, B q, out, channels) of pictures as those of their records."""
+    held = (*shape[2:], *shape[:2])
+    products = products if several == 1 else products.unflatten(1, (size, several)).sum(dim=2)
+    return Permuted(KernelBlocks(products.flatten(2), held), held, (2, 3, 0, 1))
+
+
 def _weight_factors(slid: Tensor, at: Tensor, size: int, shape, stride, padding, dilation, groups: int) -> GradientFactors:
     """Return the gradients (B, *shape) of a kernel.
 
@@ -124,13 +132,15 @@ def _weight_factors(slid: Tensor, at: Tensor, size: int, shape, stride, padding,
     dense = groups > 1 or o * width <= terms * (o + width)
     if dense and n == 3:
         return _multiplied(slid, at, size, shape, stride, padding, dilation, groups)
+    if dense and n == 2 and groups == 1 and kernels.serve(slid):
+        # TF32 where convolutions have it: the norm is that of what is written here.
+        precision = "tf32" if torch.backends.cudnn.conv.fp32_precision == "tf32" else "ieee"
+        products = kernels.conv_gradients(slid, at, shape[2:], stride, padding, dilation, precision=precision)
+        return _of_places(products, size, several, shape)
     behind = n == 2 and groups == 1 and shape[1] >= _BEHIND
     kernel = (*shape[2:], shape[1]) if behind else tuple(shape[1:])
     if dense and behind and max(stride) == 1:
-        products = _shifted(slid, at, shape, padding, dilation)
-        products = products if several == 1 else products.unflatten(2, (size, several)).sum(dim=3)
-        held = (*shape[2:], o, shape[1])
-        return Permuted(KernelBlocks(products.view(-1, size, o * shape[1]), held), held, (2, 3, 0, 1))
+        return _of_places(_shifted(slid, at, shape, padding, dilation).flatten(0, 1), size, several, shape)
     left = at.flatten(2).transpose(1, 2).reshape(size, terms, -1)
     unfolded = _unfolded_behind if behind else _unfolded
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lightning_dpgen.gradients import kernels
 from lightning_dpgen.gradients.factors import Dense
 from lightning_dpgen.gradients.isolation.hidden import is_hidden
 from lightning_dpgen.gradients.tape import Rule, Tape, TracedParameter, records_behind, sum_by_channel, value_of
@@ -23,7 +26,20 @@ def _summed(gradient: Tensor, shape: Sequence[int], like: Tensor) -> Dense:
     return Dense(gradient.sum(dim=stretched, keepdim=True) if stretched else gradient)
 
 
-def _normalised(tape: Tape, input, function: Callable[..., Tensor], weight, bias, channels: bool, least: int = 2):
+# The rows (R, T, C) of what is normalised and of the gradient, the mean of each row or group, and one over its deviation.
+_Rows = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def _normalised(
+    tape: Tape,
+    input,
+    function: Callable[..., Tensor],
+    weight,
+    bias,
+    channels: bool,
+    least: int = 2,
+    rows_of: Callable[[Tensor, Tensor], _Rows] | None = None,
+):
     """Scale and shift after a normalisation.
 
     Args:
@@ -31,6 +47,7 @@ def _normalised(tape: Tape, input, function: Callable[..., Tensor], weight, bias
         least: the fewest dimensions of a record.
         channels: True for one scale and shift for each channel (B, several, channels, ...), at all positions; False for one
             for each number of a position.
+        rows_of: returns what `kernels.scale_shift_gradients` takes, of records and a gradient; None where it serves none.
     """
     rows = records_behind(tape, input, least, weight, bias)
     if rows is None:
@@ -41,6 +58,12 @@ def _normalised(tape: Tape, input, function: Callable[..., Tensor], weight, bias
         return sum_by_channel(g, size, like) if channels else _summed(g, like.shape, like)
 
     def note(gradient):
+        if rows_of is not None and kernels.serve(gradient) and len(x) == size:
+            gradients = kernels.scale_shift_gradients(*rows_of(x.detach(), gradient))
+            for parameter, found in zip((weight, bias), gradients, strict=True):
+                if isinstance(parameter, TracedParameter):
+                    yield parameter.source, Dense(found.view(size, *parameter.source.shape))
+            return
         if isinstance(weight, TracedParameter):
             yield weight.source, total(gradient * function(x.detach(), None, None), weight.source)
         if isinstance(bias, TracedParameter):
@@ -54,7 +77,16 @@ def _layer_norm(tape: Tape, input, normalized_shape, weight=None, bias=None, eps
     def function(x, w, b):
         return F.layer_norm(x, normalized_shape, w, b, eps)
 
-    return _normalised(tape, input, function, weight, bias, False, len(normalized_shape))
+    def rows_of(x, gradient):
+        _, *statistics = torch.native_layer_norm(x, normalized_shape, None, None, eps)
+        numbers = math.prod(normalized_shape)
+        rows, gradients, mean, deviation = (
+            y.reshape(len(x), -1, width)
+            for y, width in zip((x, gradient, *statistics), (numbers, numbers, 1, 1), strict=True)
+        )
+        return rows, gradients, mean.float(), deviation.float()
+
+    return _normalised(tape, input, function, weight, bias, False, len(normalized_shape), rows_of)
 
 
 def _rms_norm(tape: Tape, input, normalized_shape, weight=None, eps=None):
@@ -65,7 +97,16 @@ def _rms_norm(tape: Tape, input, normalized_shape, weight=None, eps=None):
 
 
 def _group_norm(tape: Tape, input, num_groups, weight=None, bias=None, eps=1e-5):
-    return _normalised(tape, input, lambda x, w, b: F.group_norm(x, num_groups, w, b, eps), weight, bias, True)
+    def rows_of(x, gradient):
+        shape = len(x), x.shape[1], x[0, 0].numel()
+        _, *statistics = torch.native_group_norm(x.contiguous(), None, None, *shape, num_groups, eps)
+        rows, gradients = (y.reshape(shape).transpose(1, 2) for y in (x, gradient))
+        return rows, gradients, *(y[:, None].float() for y in statistics)
+
+    def function(x, w, b):
+        return F.group_norm(x, num_groups, w, b, eps)
+
+    return _normalised(tape, input, function, weight, bias, True, rows_of=rows_of)
 
 
 def _instance_norm(
