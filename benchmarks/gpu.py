@@ -1,190 +1,309 @@
-"""Private steps on a GPU, beside the plain step of the same model and Opacus: time, and peak memory.
+"""Private steps on a GPU, beside plain ones of the same network and precision, the plain CUDA graph, and Opacus.
 
-    python benchmarks/gpu.py                        two minutes at most; a GPU that nothing else uses
-    python benchmarks/gpu.py --profile FILE         no times: what a private step and a plain one consist of
+    python benchmarks/gpu.py                        three minutes; a GPU that nothing else uses
+    python benchmarks/gpu.py --only ViT             the rows whose name contains the word
+    python benchmarks/gpu.py --precision bf16       every network in these precisions, in place of those of the table
+    python benchmarks/gpu.py --profile FILE         no times: what the steps consist of
     python benchmarks/gpu.py --device cpu --quick   that it runs
 
-A private step is that of `dpgen train`, as in steps.py: a Poisson lot drawn from records in the processor's memory and
-copied, gradients, the access written to a ledger on disk, bound, clipped sum, noise with its whole tail, the optimizer.
-Plain steps and Opacus draw a batch of fixed size from records that are on the device already, with a fixed bound and one
-normal a number. All run in one process, in rounds in which every contender takes its turn; the wall clock is read once the
-device has finished. Memory is the most that a contender's state and three steps take, beyond the records.
+A private step is that of `dpgen train`, as in steps.py, with a fixed bound: a Poisson lot drawn from records in the
+processor's memory and copied, gradients, the access written to a ledger on disk, clipped sum, noise with its whole tail,
+the optimizer. Plain steps and Opacus draw a batch of fixed size from records that are on the device already. All run in one
+process, in rounds in which every contender takes its turn, by the wall clock once the device has finished; on a processor,
+where there is no CUDA graph, by the processor time of the thread.
+
+Columns: "MiB" is the most that a contender's state and three steps take, beyond the records; "over plain" beside it is over
+the plain step. "operations" are those of torch that a step calls, and "waits" the times that it waits for the device (on a
+processor: numbers of tensors that it reads, among them the counters of fused Adam). "lot; slots" are the mean number of
+records and the number of rows that a step has room for. "shrunk, %" says how much the room for rounding makes a record's
+norm too large, median and largest of four records of a lot, with random weights.
 """
 
 from __future__ import annotations
 
+import argparse
+import gc
+import math
 import statistics
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import peers
 import torch
-import torch.nn.functional as F
-from interleaved import Ratio, Result, parser, peak_memory, ratios, start
+from interleaved import Result, parser, peak_memory, ratios, start
+from networks import GPT2, Classifier, Elbo, ViT, resnet18
 from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
-from steps import FIXED, Private, Step, Taped, vae
+from steps import Private, Step, vae
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
+from lightning_dpgen.common.precision import full_precision
+from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.sampling.lots import Lot
 
-# The families whose steps are profiled, and the contenders.
-_PROFILED, _BESIDE = ("VAE 784-200-2, lot 8192", "ResNet-18, 3 x 32 x 32, lot 64"), ("plain", "private", "Opacus hooks")
-# Steps of a profile, lines of a table, and what is counted beside the tables: waits, copies and launches.
-_STEPS, _LINES = 5, 25
+PLAIN, GRAPH = "plain", "plain, graph"
+# Seconds of a run; fewest and most rounds of a row.
+_SECONDS, _FEWEST, _MOST = 170.0, 3, 41
+# Steps that a contender makes before it is timed, in which its memory is measured.
+_FIRST_STEPS = 3
+# Records whose norms are compared with their contributions.
+_COMPARED = 4
+# Steps that are counted, steps of a profile, and lines of its tables.
+_COUNTED_STEPS, _PROFILED_STEPS, _LINES = 2, 5, 25
+_WAITS = ("cudaStreamSynchronize", "cudaEventSynchronize")
 _COUNTED = (
-    "cudaMemcpyAsync", "cudaMemsetAsync", "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize",
-    "cudaLaunchKernel", "cudaLaunchKernelExC", "cudaHostAlloc", "cudaMalloc", "Memcpy HtoD (Pinned -> Device)",
-    "Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pageable)", "Memcpy DtoD (Device -> Device)",
-    "aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::_to_copy", "aten::copy_", "aten::pin_memory",
+    "cudaGraphLaunch", "cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx", "cudaMemcpyAsync",
+    "cudaMemsetAsync", "cudaHostAlloc", "cudaMalloc", *_WAITS, "cudaDeviceSynchronize", "Memcpy HtoD (Pinned -> Device)",
+    "Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pageable)", "Memcpy DtoD (Device -> Device)", "aten::item",
+    "aten::_local_scalar_dense", "aten::nonzero", "aten::_to_copy", "aten::copy_", "aten::pin_memory",
 )  # fmt: skip
-# The families that are begun after so many seconds are left out.
-_ENOUGH = 85.0
-_WARMUP, _ROUNDS, _SECONDS = 3, 41, 6.0
+_HEAD = (
+    "network, lot, precision", "step", "ms", "over plain graph", "over plain", "MiB", "over plain", "operations", "waits",
+    "lot; slots", "shrunk, %",
+)  # fmt: skip
 
 
-class _Block(nn.Module):
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
-        self.second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.norms = nn.ModuleList([nn.GroupNorm(16, outputs), nn.GroupNorm(16, outputs)])
-        same = stride == 1 and inputs == outputs
-        self.skip = nn.Identity() if same else nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False)
+@dataclass(frozen=True)
+class Workload:
+    """A network with its records.
 
-    def forward(self, x: Tensor) -> Tensor:
-        hidden = F.relu(self.norms[0](self.first(x)))
-        return F.relu(self.norms[1](self.second(hidden)) + self.skip(x))
+    Args:
+        make: builds a module that takes the tensors of a lot, and returns losses (B,).
+        records: draws the records, on the processor.
+        lot: the number of records of a step.
+        precisions: those of the table: "bf16" (autocast), "tf32" or "float32".
+        closed: builds the same network of this package, whose term has gradients in closed form; None for no such network.
+    """
 
-
-def resnet18(width: int = 64) -> nn.Sequential:
-    """Build ResNet-18 for pictures of 32 by 32 with group normalisation, as private training takes it (De et al. 2022)."""
-    layers: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1, bias=False), nn.GroupNorm(16, width), nn.ReLU()]
-    inputs = width
-    for outputs, stride in ((width, 1), (2 * width, 2), (4 * width, 2), (8 * width, 2)):
-        layers += [_Block(inputs, outputs, stride), _Block(outputs, outputs, 1)]
-        inputs = outputs
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 10))
+    make: Callable[[], nn.Module]
+    records: Callable[[], tuple[Tensor, ...]]
+    lot: int
+    precisions: tuple[str, ...]
+    closed: Callable[[], nn.Module] | None = None
 
 
-def _losses(outputs: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(outputs, labels, reduction="none")
+def _texts(count: int, words: int, length: int) -> Callable[[], tuple[Tensor]]:
+    return lambda: (torch.randint(words, (count, length + 1)),)
 
 
-def plain_classifier(model: nn.Module, pictures: Tensor, labels: Tensor, lot: int) -> Step:
-    """Return a plain step of fused Adam on the mean cross entropy."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-
-    def step() -> None:
-        chosen = torch.randint(len(pictures), (lot,), device=pictures.device)
-        optimizer.zero_grad()
-        _losses(model(pictures[chosen]), labels[chosen]).mean().backward()
-        optimizer.step()
-
-    return step
+def _pictures(count: int, side: int) -> Callable[[], tuple[Tensor, Tensor]]:
+    return lambda: (torch.rand(count, 3, side, side), torch.randint(10, (count,)))
 
 
-def opacus_classifier(model: nn.Module, pictures: Tensor, labels: Tensor, lot: int, *, ghost: bool) -> Step:
-    """Return the same step under Opacus, by ghost clipping or by its default, gradients of each record."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-    settings = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": lot}
-    if ghost:
-        wrapped = GradSampleModuleFastGradientClipping(model, max_grad_norm=1.0)
-        private = DPOptimizerFastGradientClipping(optimizer, **settings)
-        loss_of = DPLossFastGradientClipping(wrapped, private, _losses)
-    else:
-        wrapped, private = GradSampleModule(model), DPOptimizer(optimizer, **settings)
-
-        def loss_of(outputs: Tensor, labels: Tensor) -> Tensor:
-            return _losses(outputs, labels).mean()
-
-    def step() -> None:
-        chosen = torch.randint(len(pictures), (lot,), device=pictures.device)
-        loss = loss_of(wrapped(pictures[chosen]), labels[chosen])
-        private.zero_grad(set_to_none=True)
-        loss.backward()
-        private.step()
-
-    return step
-
-
-def private_classifier(private: Private, model: nn.Module, records: tuple[Tensor, Tensor], lot: int) -> Step:
-    """Return a private step on the cross entropy of each record."""
-    term = PerRecord(lambda lot, _: _losses(model(lot.records[0]), lot.records[1]))
-    return private.step(
-        model, records, lot, FIXED, gradients=lambda lot, stream: (term_gradients(model, term, lot, stream),)
-    )
-
-
-def families(
-    device: torch.device, private: Private, secure: Private, *, quick: bool
-) -> dict[str, dict[str, Callable[[], Step]]]:
-    """Return the makers of each family's contenders; the first of each is the base of its ratios."""
-    size = 2_000 if quick else 60_000
-    pictures = peers.pictures(size)
-    there = pictures.to(device)
-
-    def model() -> peers.VAE:
-        return peers.linear_vae().to(device)
-
-    found: dict[str, dict[str, Callable[[], Step]]] = {}
-    for lot in (64,) if quick else (256, 1024, 8192):
-        contenders: dict[str, Callable[[], Step]] = {
-            "plain": lambda lot=lot: peers.vae_step(model(), there, lot),
-            "private": lambda lot=lot: private.step(vae().to(device), pictures, lot),
-            "private, fixed bound": lambda lot=lot: private.step(vae().to(device), pictures, lot, FIXED),
-            "private, ledger in memory": lambda lot=lot: Private(None).step(vae().to(device), pictures, lot),
-            "private, secure": lambda lot=lot: secure.step(vae().to(device), pictures, lot),
-            "private, taped": lambda lot=lot: private.step(Taped(model(), 2), pictures, lot, FIXED),
-            "Opacus ghost": lambda lot=lot: peers.opacus_step(model(), there, lot),
-            "Opacus hooks": lambda lot=lot: peers.opacus_step(model(), there, lot, ghost=False),
-        }
-        found[f"VAE 784-200-2, lot {lot}"] = contenders
-    generator = torch.Generator().manual_seed(0)
-    width, count = (16, 64) if quick else (64, 5_000)
-    colours = torch.rand(count, 3, 32, 32, generator=generator)
-    labels = torch.randint(10, (count,), generator=generator)
-    on_device = colours.to(device), labels.to(device)
-
-    def network() -> nn.Sequential:
-        return resnet18(width).to(device)
-
-    for lot in (4,) if quick else (64, 256):
-        found[f"ResNet-18, 3 x 32 x 32, lot {lot}"] = {
-            "plain": lambda lot=lot: plain_classifier(network(), *on_device, lot),
-            "private": lambda lot=lot: private_classifier(private, network(), (colours, labels), lot),
-            "Opacus ghost": lambda lot=lot: opacus_classifier(network(), *on_device, lot, ghost=True),
-            "Opacus hooks": lambda lot=lot: opacus_classifier(network(), *on_device, lot, ghost=False),
-        }
+def workloads(size: str) -> dict[str, Workload]:
+    """Return the networks of a size: "full" for a GPU, "middle" for a processor, "tiny" to see that all runs."""
+    texts = {"full": (32, 256), "middle": (16, 128), "tiny": (4, 12)}[size]
+    words = {
+        "full": {},
+        "middle": {"words": 8192, "length": 128, "width": 256, "layers": 4, "heads": 4},
+        "tiny": {"words": 97, "length": 12, "width": 32, "layers": 2, "heads": 2},
+    }[size]
+    lot, side, count = {"full": (64, 224, 512), "middle": (16, 64, 256), "tiny": (4, 16, 32)}[size]
+    patches = {
+        "full": {},
+        "middle": {"side": 64, "patch": 8, "width": 192, "layers": 4, "heads": 3},
+        "tiny": {"side": 16, "patch": 8, "width": 32, "layers": 2, "heads": 2},
+    }[size]
+    width, lot_of_resnet = {"full": (64, 256), "middle": (16, 32), "tiny": (16, 4)}[size]
+    lots = {"full": (256, 8192), "middle": (256, 2048), "tiny": (16, 64)}[size]
+    rows = 2_000 if size == "tiny" else 60_000
+    found = {
+        "GPT-2": Workload(
+            lambda: GPT2(**words), _texts(8 * texts[0], words.get("words", 50_257), texts[1]), texts[0], ("bf16",)
+        ),
+        "ViT": Workload(lambda: Classifier(ViT(**patches)), _pictures(count, side), lot, ("bf16",)),
+        "ResNet-18": Workload(
+            lambda: Classifier(resnet18(width)), _pictures(16 * lot_of_resnet, 32), lot_of_resnet, ("tf32", "bf16")
+        ),
+    }
+    for lot in lots:
+        found[f"VAE 784-200-2, lot {lot}"] = Workload(
+            lambda: Elbo(peers.linear_vae()), lambda: (peers.pictures(rows),), lot, ("float32",), vae
+        )
     return found
 
 
-def memory(make: Callable[[], Step], device: torch.device) -> int:
-    """Return the most bytes that a contender takes on a device, with its state, in three steps."""
+class Row:
+    """A workload in a precision on a device: what all contenders of a row have in common.
 
-    def run() -> None:
-        step = make()
-        for _ in range(3):
-            step()
+    Args:
+        workload: the network, whose records are drawn.
+        precision: as in `Workload`.
+        device: where the steps are made.
+    """
 
-    if device.type != "cuda":
-        return peak_memory(run)
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    run()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
+    def __init__(self, workload: Workload, precision: str, device: torch.device) -> None:
+        self.lot, self.precision, self.device = workload.lot, precision, device
+        self._workload = workload
+        torch.manual_seed(0)
+        self.records = workload.records()
+        self.on_device = tuple(x.to(device) for x in self.records)
+
+    def set_precision(self) -> None:
+        """Set how torch multiplies float32 numbers on a GPU, in this process."""
+        kind = "tf32" if self.precision == "tf32" else "ieee"
+        torch.backends.cuda.matmul.fp32_precision = torch.backends.cudnn.conv.fp32_precision = kind
+
+    def network(self, *, closed: bool = False) -> nn.Module:
+        """Build the network on the device, always with the same weights."""
+        torch.manual_seed(0)
+        if closed:
+            return self._workload.closed().to(self.device)
+        with self.device:
+            return self._workload.make()
+
+    @property
+    def has_closed_form(self) -> bool:
+        """True if there is the same network with gradients in closed form."""
+        return self._workload.closed is not None
+
+    def batch(self, out: tuple[Tensor, ...] | None = None) -> tuple[Tensor, ...]:
+        """Draw a batch of fixed size on the device, into `out` where that is given."""
+        chosen = torch.randint(len(self.on_device[0]), (self.lot,), device=self.device)
+        if out is None:
+            return tuple(x.index_select(0, chosen) for x in self.on_device)
+        return tuple(torch.index_select(x, 0, chosen, out=y) for x, y in zip(self.on_device, out, strict=True))
+
+    def autocast(self) -> torch.autocast:
+        """Return the context in which losses are computed."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+    def losses(self, network: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        """Return the losses (B,) of a batch, in the precision of the row."""
+        with self.autocast():
+            return network(*batch)
+
+    @property
+    def store(self) -> tuple[Tensor, ...] | Tensor:
+        """All records, as a private step takes them."""
+        return self.records if len(self.records) > 1 else self.records[0]
+
+    def gradients(self, network: nn.Module) -> Callable[[Lot, PrivateStream], tuple[PerSampleGradients]]:
+        """Return a call for the gradients of a lot of records, in the precision of the row."""
+        term = getattr(network, "term", None) or PerRecord(lambda lot, _: network(*lot.tensors))
+
+        def of(lot: Lot, stream: PrivateStream) -> tuple[PerSampleGradients]:
+            with self.autocast():
+                return (term_gradients(network, term, lot, stream),)
+
+        return of
 
 
-def _finished(step: Step, device: torch.device) -> Step:
+def plain_step(row: Row) -> Step:
+    """Return a plain step of fused Adam on the mean loss."""
+    network = row.network()
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, fused=True)
+
+    def step() -> None:
+        row.losses(network, row.batch()).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+class CapturedStep:
+    """A plain step as a CUDA graph, from a batch that is copied into the same memory each time."""
+
+    def __init__(self, row: Row) -> None:
+        # The graph reads and writes the memory of all of these, so they live as long as it does.
+        self._row, self._network, self._batch = row, row.network(), row.batch()
+        self._optimizer = torch.optim.Adam(self._network.parameters(), lr=1e-3, fused=True, capturable=True)
+        # A capture must not meet the first calls of libraries, nor the optimizer without its state.
+        beside = torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            for _ in range(_FIRST_STEPS):
+                self._step()
+        torch.cuda.current_stream().wait_stream(beside)
+        self._optimizer.zero_grad()
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._step()
+
+    def _step(self) -> None:
+        self._optimizer.zero_grad()
+        self._row.losses(self._network, self._batch).mean().backward()
+        self._optimizer.step()
+
+    def __call__(self) -> None:
+        self._row.batch(self._batch)
+        self._graph.replay()
+
+
+def opacus_step(row: Row, *, ghost: bool) -> Step:
+    """Return the step under Opacus, by ghost clipping or by its default, gradients of each record."""
+    network = row.network()
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-3, fused=True)
+    settings = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "expected_batch_size": row.lot}
+    if ghost:
+        wrapped = GradSampleModuleFastGradientClipping(network, max_grad_norm=1.0)
+        private = DPOptimizerFastGradientClipping(optimizer, **settings)
+        loss_of = DPLossFastGradientClipping(wrapped, private, lambda losses, _: losses)
+    else:
+        wrapped, private = GradSampleModule(network), DPOptimizer(optimizer, **settings)
+
+        def loss_of(losses: Tensor, _: None) -> Tensor:
+            return losses.mean()
+
+    def step() -> None:
+        loss_of(row.losses(wrapped, row.batch()), None).backward()
+        private.step()
+        private.zero_grad(set_to_none=True)
+
+    return step
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A step of a row.
+
+    Args:
+        make: builds it, with all of its state.
+        network: builds the network whose norms are compared with contributions; None for a step that is not ours.
+        slots: the number of records that a step has room for; None for any number.
+    """
+
+    make: Callable[[], Step]
+    network: Callable[[], nn.Module] | None = None
+    slots: int | None = None
+
+
+def contenders(row: Row, private: Private) -> dict[str, Contender]:
+    """Return the contenders of a row; the plain ones, to which the others are compared, come first."""
+    found = {PLAIN: Contender(lambda: plain_step(row), slots=row.lot)}
+    if row.device.type == "cuda":
+        found[GRAPH] = Contender(lambda: CapturedStep(row), slots=row.lot)
+
+    def ours(*, closed: bool = False, slots: int | None = None, **further: Any) -> Contender:
+        """Return a private contender; `further` arguments go to `Private.step`."""
+
+        def make() -> Step:
+            network = row.network(closed=closed)
+            return private.step(network, row.store, row.lot, Fixed(1.0), gradients=row.gradients(network), **further)
+
+        return Contender(make, lambda: row.network(closed=closed), slots)
+
+    if row.has_closed_form:
+        found["private, closed form"] = ours(closed=True)
+    found["private"] = ours()
+    for name, ghost in {"Opacus ghost": True, "Opacus hooks": False}.items():
+        found[name] = Contender(lambda ghost=ghost: opacus_step(row, ghost=ghost), slots=row.lot)
+    return found
+
+
+def finished(step: Step, device: torch.device) -> Step:
     """Return the step with a wait for the device behind it."""
 
     def call() -> None:
@@ -195,94 +314,245 @@ def _finished(step: Step, device: torch.device) -> Step:
     return call
 
 
-def timed(makers: Mapping[str, Callable[[], Step]], device: torch.device, *, quick: bool) -> Result:
-    """Time the contenders of a family, in as many rounds as fit into some seconds."""
-    contenders = {name: _finished(make(), device) for name, make in makers.items()}
-    for step in contenders.values():
-        step()
-    begin = time.perf_counter()
-    for step in contenders.values():
-        step()
-    a_round = time.perf_counter() - begin
-    rounds = 2 if quick else max(5, min(_ROUNDS, int(_SECONDS / a_round)))
-    return ratios(contenders, rounds, 1 if quick else _WARMUP)
+def free_memory(device: torch.device) -> None:
+    """Give the memory of contenders that are gone back to the device."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
 
 
-def profiled(make: Callable[[], Step], device: torch.device, title: str) -> str:
-    """Return tables of the operations of a few steps, by their own time on the device and on the processor."""
-    step, on_device = _finished(make(), device), device.type == "cuda"
-    for _ in range(_WARMUP):
-        step()
-    begin = time.perf_counter()
-    for _ in range(_STEPS):
-        step()
-    milliseconds = 1e3 * (time.perf_counter() - begin) / _STEPS
-    kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * on_device
-    with profile(activities=kinds, acc_events=True) as seen:
-        for _ in range(_STEPS):
+def built(make: Callable[[], Step], device: torch.device) -> tuple[Step, int]:
+    """Build a step, make some, and return it with the most bytes that it took meanwhile."""
+    made: list[Step] = []
+
+    def run() -> None:
+        made.append(finished(make(), device))
+        for _ in range(_FIRST_STEPS):
+            made[0]()
+
+    free_memory(device)
+    if device.type != "cuda":
+        peak = peak_memory(run)
+        return made[0], peak
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    return made[0], torch.cuda.max_memory_allocated() - before
+
+
+class StepFailedError(Exception):
+    """A contender failed in the rounds, though its first steps did not."""
+
+
+def _named(name: str, step: Step) -> Step:
+    """Return the step with its name on its errors."""
+
+    def call() -> None:
+        try:
             step()
-    events = seen.key_averages()
-    counts = {event.key: event.count / _STEPS for event in events}
+        except Exception as error:
+            raise StepFailedError(name, type(error).__name__) from None
+
+    return call
+
+
+def timed(steps: dict[str, Step], notes: dict[str, str], seconds: float, clock: str, *, quick: bool) -> Result | None:
+    """Time steps, in as many rounds as fit into some seconds; one that fails or is too slow for it leaves with a note."""
+    while steps:
+        try:
+            once = {}
+            for name, step in steps.items():
+                begin = time.perf_counter()
+                _named(name, step)()
+                once[name] = time.perf_counter() - begin
+            while _FEWEST * sum(once.values()) > seconds and (others := once.keys() - {PLAIN, GRAPH}):
+                slowest = max(others, key=once.__getitem__)
+                notes[slowest] = f"late: {once.pop(slowest):.1f} s a step"
+                del steps[slowest]
+            rounds = 2 if quick else max(_FEWEST, min(_MOST, int(seconds / sum(once.values()))))
+            return ratios({name: _named(name, step) for name, step in steps.items()}, rounds, warmup=0)
+        except StepFailedError as failed:
+            name, error = failed.args
+            notes[name] = error
+            del steps[name]
+    return None
+
+
+def seen(step: Step, device: torch.device, steps: int) -> profile:
+    """Make some steps under the profiler of torch."""
+    kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device.type == "cuda")
+    with profile(activities=kinds, acc_events=True) as found:
+        for _ in range(steps):
+            step()
+    return found
+
+
+def counted(step: Step, device: torch.device) -> tuple[str, str]:
+    """Return the operations of a step, and its waits for the device; "-" where the profiler does not see the device."""
+    events = seen(step, device, _COUNTED_STEPS).key_averages()
+    counts = {event.key: event.count / _COUNTED_STEPS for event in events}
     operations = sum(count for name, count in counts.items() if name.startswith("aten::"))
-    lines = [
-        f"== {title}: {milliseconds:.2f} ms a step without the profiler; of {_STEPS} steps",
-        f"aten operations a step: {operations:g}",
+    if device.type != "cuda":
+        return f"{operations:.0f}", f"{counts.get('aten::_local_scalar_dense', 0.0):.0f}"
+    if not any(name.startswith("cuda") for name in counts):
+        return f"{operations:.0f}", "-"
+    return f"{operations:.0f}", f"{sum(counts.get(name, 0.0) for name in _WAITS):.0f}"
+
+
+def excess(row: Row, network: nn.Module) -> list[float]:
+    """Return by what share the norms of some records of a lot are longer than their contributions, summed in float64."""
+    lot = Lot(row.store, (0, len(row.records[0]))).map(lambda x: x[: row.lot], (0, row.lot)).to(row.device)
+    (gradients,) = row.gradients(network)(lot, PrivateStream())
+    with full_precision(row.device):
+        norms, found = gradients.norms(), []
+        for i in range(min(_COMPARED, row.lot)):
+            weights = torch.zeros(row.lot, device=row.device)
+            weights[i] = 1.0
+            alone = {p: torch.empty_like(p) for p in network.parameters()}
+            gradients.weighted_sum(weights, alone)
+            squares = sum(float(x.double().square().sum()) for x in alone.values())
+            found.append(float(norms[i]) / math.sqrt(squares) - 1.0)
+    return found
+
+
+def shrunk(row: Row, contender: Contender) -> str:
+    """Write the excess of norms, in percent: median and largest."""
+    if contender.network is None:
+        return "-"
+    try:
+        percent = [100.0 * x for x in excess(row, contender.network())]
+    except Exception as error:
+        return type(error).__name__
+    return f"{statistics.median(percent):.3f}; {max(percent):.3f}"
+
+
+def lines(row: Row, title: str, private: Private, until: float, *, quick: bool) -> list[str]:
+    """Measure the contenders of a row until a time of the monotonic clock, and write a line of the table for each."""
+    row.set_precision()
+    all_of_row, now = contenders(row, private), time.monotonic()
+    # Half of the time is for first steps and memory, and never less than a quarter for the rounds.
+    half, least = (now + until) / 2, (until - now) / 4
+    steps: dict[str, Step] = {}
+    peaks: dict[str, int] = {}
+    notes: dict[str, str] = {}
+    for name, contender in all_of_row.items():
+        if time.monotonic() > half:
+            notes[name] = "late"
+            continue
+        try:
+            steps[name], peaks[name] = built(contender.make, row.device)
+        except Exception as error:
+            notes[name] = type(error).__name__
+    clock = "wall" if row.device.type == "cuda" else "processor"
+    result = timed(steps, notes, max(0.8 * (until - time.monotonic()), least), clock, quick=quick)
+
+    def over(name: str, base: str) -> str:
+        if name == base or base not in steps:
+            return "-"
+        ratio = result.ratio(name, base, clock)
+        return f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+
+    written = []
+    for name, contender in all_of_row.items():
+        cells = [title, name, notes.get(name, ""), *["-"] * 6]
+        if name in steps:
+            more = f"{peaks[name] / peaks[PLAIN]:.2f}" if PLAIN in steps and name != PLAIN else "-"
+            cells[2:] = [
+                f"{result.milliseconds(name, clock):.2f}",
+                over(name, GRAPH),
+                over(name, PLAIN),
+                f"{peaks[name] / 2**20:.0f}",
+                more,
+                *counted(steps[name], row.device),
+            ]
+        cells.append(f"{row.lot}; {contender.slots or 'any'}")
+        written.append(cells)
+    steps.clear()
+    free_memory(row.device)
+    return [
+        f"| {' | '.join(cells)} | {shrunk(row, contender)} |"
+        for cells, contender in zip(written, all_of_row.values(), strict=True)
     ]
-    lines += [f"{name} a step: {counts[name]:g}" for name in _COUNTED if name in counts]
-    for order in ["self_device_time_total"] * on_device + ["self_cpu_time_total"]:
-        lines.append(events.table(sort_by=order, row_limit=_LINES, max_name_column_width=70))
-    return "\n".join(lines)
 
 
-def write_profiles(path: Path, device: torch.device, *, quick: bool) -> None:
-    """Write the tables of the families that are profiled to a file, one after the other."""
-    with path.open("w") as file, tempfile.TemporaryDirectory() as folder:
-        for family, makers in families(device, Private(Path(folder)), Private(None), quick=quick).items():
-            if family in _PROFILED or quick:
-                for name in _BESIDE:
-                    file.write(f"{profiled(makers[name], device, f'{family}, {name}')}\n")
-                    file.flush()
+def write_profiles(path: Path, rows: Mapping[str, Callable[[], Row]], private: Private) -> None:
+    """Write tables of the operations of some steps of each contender, by their own time on device and processor."""
+    with path.open("w") as file:
+        for title, make in rows.items():
+            row = make()
+            row.set_precision()
+            for name, contender in contenders(row, private).items():
+                try:
+                    text = profiled(contender.make, row.device)
+                except Exception as error:
+                    text = type(error).__name__
+                file.write(f"== {title}, {name}: {text}\n")
+                file.flush()
+                free_memory(row.device)
 
 
-def row(family: str, name: str, base: str, result: Result, peak: int) -> str:
-    """Write one line of the table."""
-    ratio: Ratio = result.ratio(name, base, "wall")
-    quartiles = "-" if name == base else f"{ratio.median:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
-    milliseconds = 1e3 * statistics.median(result.wall[name])
-    return f"| {family} | {name} | {milliseconds:.2f} | {quartiles} | {peak / 2**20:.0f} |"
+def profiled(make: Callable[[], Step], device: torch.device) -> str:
+    """Return the time of a step without the profiler, what it counts, and its tables."""
+    step = finished(make(), device)
+    for _ in range(_FIRST_STEPS):
+        step()
+    begin = time.perf_counter()
+    for _ in range(_PROFILED_STEPS):
+        step()
+    milliseconds = 1e3 * (time.perf_counter() - begin) / _PROFILED_STEPS
+    events = seen(step, device, _PROFILED_STEPS).key_averages()
+    counts = {event.key: event.count / _PROFILED_STEPS for event in events}
+    found = [f"{milliseconds:.2f} ms a step without the profiler; tables of {_PROFILED_STEPS} steps"]
+    found.append(", ".join(f"{name} {counts[name]:g}" for name in _COUNTED if name in counts) + " a step")
+    for order in ["self_device_time_total"] * (device.type == "cuda") + ["self_cpu_time_total"]:
+        found.append(events.table(sort_by=order, row_limit=_LINES, max_name_column_width=70))
+    return "\n".join(found)
+
+
+def chosen_rows(arguments: argparse.Namespace, device: torch.device) -> dict[str, Callable[[], Row]]:
+    """Return the makers of the rows that a command asks for, by their titles."""
+    size = arguments.size or ("tiny" if arguments.quick else "full")
+    found: dict[str, Callable[[], Row]] = {}
+    for name, workload in workloads(size).items():
+        lot = "" if "lot" in name else f", lot {workload.lot}"
+        for precision in arguments.precision or workload.precisions:
+            title = f"{name}{lot}, {precision}"
+            if arguments.only in title:
+                found[title] = lambda workload=workload, precision=precision: Row(workload, precision, device)
+    return found
 
 
 def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--device", default="cuda", help="cuda, or cpu to see that it runs")
-    options.add_argument("--only", default="", help="families whose name contains this")
+    options.add_argument("--size", choices=("full", "middle", "tiny"), help="of the networks; tiny with --quick, else full")
+    options.add_argument("--only", default="", help="rows whose name contains this")
+    options.add_argument("--precision", nargs="+", choices=("bf16", "tf32", "float32"), help="in place of the table's")
+    options.add_argument("--seconds", type=float, default=_SECONDS, help="after these, all that is left is late")
     options.add_argument("--profile", type=Path, help="write what steps consist of to this file, instead of timing them")
     arguments = options.parse_args()
     start(arguments)
     warnings.filterwarnings("ignore")
-    device, begin = (
-        torch.device(arguments.device, 0) if arguments.device == "cuda" else torch.device("cpu"),
-        time.monotonic(),
-    )
-    kind = torch.cuda.get_device_name(device) if device.type == "cuda" else "a processor, one thread"
-    print(f"{kind}, torch {torch.__version__}\n")
-    if arguments.profile:
-        write_profiles(arguments.profile, device, quick=arguments.quick)
-        return
-    print("| family | step | ms | over plain (quartiles) | peak memory, MiB |\n| --- | --- | --- | --- | --- |", flush=True)
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("--device cuda: torch sees no GPU; --device cpu --quick shows that the benchmark runs")
+    device = torch.device(arguments.device, 0) if arguments.device == "cuda" else torch.device("cpu")
+    kind = torch.cuda.get_device_name(device) if device.type == "cuda" else "a processor, one thread, where tf32 is float32"
+    print(f"{kind}, torch {torch.__version__}\n", flush=True)
+    begin, rows = time.monotonic(), chosen_rows(arguments, device)
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "secure").mkdir()
-        private, secure = Private(Path(folder)), Private(Path(folder) / "secure", secure=True)
-        for family, makers in families(device, private, secure, quick=arguments.quick).items():
-            if arguments.only not in family:
+        private = Private(Path(folder))
+        if arguments.profile:
+            write_profiles(arguments.profile, rows, private)
+            return
+        print(f"| {' | '.join(_HEAD)} |\n|{' --- |' * len(_HEAD)}", flush=True)
+        for i, (title, make) in enumerate(rows.items()):
+            now = time.monotonic()
+            left = begin + arguments.seconds - now
+            if left < 0:
+                print(f"| {title} | late |{' - |' * (len(_HEAD) - 2)}", flush=True)
                 continue
-            if time.monotonic() - begin > _ENOUGH:
-                print(f"| {family} | left out: it is late | | | |")
-                continue
-            peaks = {name: memory(make, device) for name, make in makers.items()}
-            result = timed(makers, device, quick=arguments.quick)
-            for name in makers:
-                print(row(family, name, "plain", result, peaks[name]), flush=True)
+            print("\n".join(lines(make(), title, private, now + left / (len(rows) - i), quick=arguments.quick)), flush=True)
 
 
 if __name__ == "__main__":

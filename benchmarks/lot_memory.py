@@ -19,8 +19,8 @@ from pathlib import Path
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
-from gpu import resnet18
 from interleaved import Line, parser, start, table
+from networks import resnet18
 from torch import Tensor, nn
 
 from lightning_dpgen import (

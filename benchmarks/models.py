@@ -23,8 +23,8 @@ from types import ModuleType
 import peers
 import torch
 import torch.nn.functional as F
-from gpu import resnet18
 from interleaved import Line, Result, parser, peak_memory, ratios, start, table
+from networks import Classifier, resnet18
 from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
 from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
@@ -70,17 +70,6 @@ def records_of(kind: str) -> Tensor:
     if kind == "labels":
         return torch.randint(10, (_RECORDS,))
     return torch.rand(_RECORDS, *{"pictures": (3, SIDE, SIDE), "digits": (1, SIDE // 2, SIDE // 2)}[kind])
-
-
-class Classifier(nn.Module):
-    """A network that gives a score for each class."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(self.network(x), labels, reduction="none")
 
 
 class Language(nn.Module):
