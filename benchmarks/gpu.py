@@ -52,7 +52,7 @@ from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 
-PLAIN, GRAPH = "plain", "plain, graph"
+PLAIN, GRAPH, OPACUS = "plain", "plain, graph", "Opacus"
 # Seconds of a run; fewest and most rounds of a row.
 _SECONDS, _FEWEST, _MOST = 170.0, 3, 41
 # Steps that a contender makes before it is timed, in which its memory is measured.
@@ -298,7 +298,7 @@ def contenders(row: Row, private: Private) -> dict[str, Contender]:
     if row.has_closed_form:
         found["private, closed form"] = ours(closed=True)
     found["private"] = ours()
-    for name, ghost in {"Opacus ghost": True, "Opacus hooks": False}.items():
+    for name, ghost in {f"{OPACUS} ghost": True, f"{OPACUS} hooks": False}.items():
         found[name] = Contender(lambda ghost=ghost: opacus_step(row, ghost=ghost), slots=row.lot)
     return found
 
@@ -322,13 +322,19 @@ def free_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def built(make: Callable[[], Step], device: torch.device) -> tuple[Step, int]:
-    """Build a step, make some, and return it with the most bytes that it took meanwhile."""
+def built(make: Callable[[], Step], device: torch.device, until: float) -> tuple[Step, int]:
+    """Build a step, make some, and return it with the most bytes that it took meanwhile.
+
+    Raises:
+        TimeoutError: if a step is to begin after a time of the monotonic clock.
+    """
     made: list[Step] = []
 
     def run() -> None:
         made.append(finished(make(), device))
         for _ in range(_FIRST_STEPS):
+            if time.monotonic() > until:
+                raise TimeoutError
             made[0]()
 
     free_memory(device)
@@ -358,7 +364,7 @@ def _named(name: str, step: Step) -> Step:
 
 
 def timed(steps: dict[str, Step], notes: dict[str, str], seconds: float, clock: str, *, quick: bool) -> Result | None:
-    """Time steps, in as many rounds as fit into some seconds; one that fails or is too slow for it leaves with a note."""
+    """Time steps, in as many rounds as fit into some seconds; one that fails, or Opacus if late, leaves with a note."""
     while steps:
         try:
             once = {}
@@ -366,7 +372,7 @@ def timed(steps: dict[str, Step], notes: dict[str, str], seconds: float, clock: 
                 begin = time.perf_counter()
                 _named(name, step)()
                 once[name] = time.perf_counter() - begin
-            while _FEWEST * sum(once.values()) > seconds and (others := once.keys() - {PLAIN, GRAPH}):
+            while _FEWEST * sum(once.values()) > seconds and (others := [x for x in once if x.startswith(OPACUS)]):
                 slowest = max(others, key=once.__getitem__)
                 notes[slowest] = f"late: {once.pop(slowest):.1f} s a step"
                 del steps[slowest]
@@ -389,8 +395,11 @@ def seen(step: Step, device: torch.device, steps: int) -> profile:
 
 
 def counted(step: Step, device: torch.device) -> tuple[str, str]:
-    """Return the operations of a step, and its waits for the device; "-" where the profiler does not see the device."""
-    events = seen(step, device, _COUNTED_STEPS).key_averages()
+    """Return the operations of a step, and its waits for the device; "-" where the profiler does not see them."""
+    try:
+        events = seen(step, device, _COUNTED_STEPS).key_averages()
+    except RuntimeError:
+        return "-", "-"
     counts = {event.key: event.count / _COUNTED_STEPS for event in events}
     operations = sum(count for name, count in counts.items() if name.startswith("aten::"))
     if device.type != "cuda":
@@ -437,11 +446,11 @@ def lines(row: Row, title: str, private: Private, until: float, *, quick: bool) 
     peaks: dict[str, int] = {}
     notes: dict[str, str] = {}
     for name, contender in all_of_row.items():
-        if time.monotonic() > half:
-            notes[name] = "late"
-            continue
         try:
-            steps[name], peaks[name] = built(contender.make, row.device)
+            last = half if name.startswith(OPACUS) else math.inf
+            steps[name], peaks[name] = built(contender.make, row.device, last)
+        except TimeoutError:
+            notes[name] = "late"
         except Exception as error:
             notes[name] = type(error).__name__
     clock = "wall" if row.device.type == "cuda" else "processor"
