@@ -12,11 +12,12 @@ the optimizer. Plain steps and Opacus draw a batch of fixed size from records th
 process, in rounds in which every contender takes its turn, by the wall clock once the device has finished; on a processor,
 where there is no CUDA graph, by the processor time of the thread.
 
-Columns: "MiB" is the most that a contender's state and three steps take, beyond the records; "over plain" beside it is over
-the plain step. "operations" are those of torch that a step calls, and "waits" the times that it waits for the device (on a
-processor: numbers of tensors that it reads, among them the counters of fused Adam). "lot; slots" are the mean number of
-records and the number of rows that a step has room for. "shrunk, %" says how much the room for rounding makes a record's
-norm too large, median and largest of four records of a lot, with random weights.
+Columns: "MiB" is the most that a contender's state and three steps take, beyond the records: a private one has the largest
+of three Poisson lots. "over plain" beside it is over the plain step. "operations" are those of torch that a step calls, and
+"waits" the times that it waits for the device (on a processor: numbers of tensors that it reads, among them the counters of
+fused Adam). "lot; slots" are the mean number of records and the number of rows that a step has room for. "shrunk, %" says
+how much the room for rounding makes a record's norm too large, median and largest of four records of a lot, with random
+weights.
 """
 
 from __future__ import annotations
@@ -103,10 +104,11 @@ def _pictures(count: int, side: int) -> Callable[[], tuple[Tensor, Tensor]]:
 
 def workloads(size: str) -> dict[str, Workload]:
     """Return the networks of a size: "full" for a GPU, "middle" for a processor, "tiny" to see that all runs."""
-    texts = {"full": (32, 256), "middle": (16, 128), "tiny": (4, 12)}[size]
+    # Texts of 80 words at the middle size: gradients of the same layers are multiplied out as at the full one.
+    texts = {"full": (32, 256), "middle": (16, 80), "tiny": (4, 12)}[size]
     words = {
         "full": {},
-        "middle": {"words": 8192, "length": 128, "width": 256, "layers": 4, "heads": 4},
+        "middle": {"words": 8192, "length": 80, "width": 256, "layers": 4, "heads": 4},
         "tiny": {"words": 97, "length": 12, "width": 32, "layers": 2, "heads": 2},
     }[size]
     lot, side, count = {"full": (64, 224, 512), "middle": (16, 64, 256), "tiny": (4, 16, 32)}[size]
