@@ -12,10 +12,11 @@ from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.sampling.lots import Lot
 
 
-def test_inner_products_of_a_shared_input_are_computed_once(monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_inner_products_of_a_shared_input_are_computed_once(dtype, monkeypatch):
     torch.manual_seed(0)
-    x, parameters = torch.randn(4, 3, 30), [nn.Parameter(torch.zeros(20, 30)) for _ in range(3)]
-    lefts = [torch.randn(4, 3, 20) for _ in parameters]
+    x, parameters = torch.randn(4, 3, 30).to(dtype), [nn.Parameter(torch.zeros(20, 30)) for _ in range(3)]
+    lefts = [torch.randn(4, 3, 20).to(dtype) for _ in parameters]
     held = {p: outer([(left, x)], p.shape, p.shape) for p, left in zip(parameters, lefts, strict=True)}
     assert all(isinstance(each, OuterSum) for each in held.values())
     alone = torch.stack([each.norms() for each in held.values()]).norm(dim=0)
@@ -68,3 +69,16 @@ def test_normalised_pictures_with_channels_last(engine, trained):
         gradients.weighted_sum(weights, out)
         expected = torch.autograd.grad(network(x[i : i + 1]).sum(), parameters)
         torch.testing.assert_close(list(out.values()), list(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_a_tied_weight_is_multiplied_out_by_the_memory_of_its_factors():
+    """One-hot rows are one number each: as many products of two dense factors would be multiplied out."""
+    torch.manual_seed(0)
+    words, rows = torch.randint(300, (3, 8)), torch.randn(3, 8, 50)
+    left, right = torch.randn(3, 8, 300), torch.randn(3, 8, 50)
+    tied = outer([(words, rows), (left, right)], (300, 50), (300, 50))
+    assert isinstance(tied, OuterSum) and isinstance(
+        outer([(left, right)] * 2 + [(left, right)], (300, 50), (300, 50)), Dense
+    )
+    exact = tied.materialise().double().flatten(1).norm(dim=1)
+    assert ((tied.norms() >= exact) & (tied.norms() <= 1.001 * exact)).all()
