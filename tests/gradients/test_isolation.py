@@ -14,6 +14,7 @@ from torch import nn
 
 from lightning_dpgen.gradients.clipping import clip_weights
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
+from lightning_dpgen.gradients.isolation import vmap_functions
 from lightning_dpgen.gradients.isolation.hidden import EscapedTensor
 from lightning_dpgen.gradients.isolation.isolation import Isolation
 from lightning_dpgen.gradients.terms import PerRecord
@@ -405,3 +406,29 @@ def test_each_record_draws_numbers_of_its_own():
 
     drawn = Isolation(50).run(draw, torch.zeros(50, 1))
     assert all(len(column.unique()) == 50 for column in drawn[:, 1:].T)
+
+
+def test_attention_to_records_by_a_trained_bias_asks_for_a_gradient_of_the_query(monkeypatch):
+    """The kernel of GPUs has no backward pass where the bias alone asks for a gradient (pytorch/pytorch#148476)."""
+    torch.manual_seed(0)
+    bias, asked, attend = nn.ParameterList([nn.Parameter(torch.randn(3, 3))]), [], F.scaled_dot_product_attention
+
+    def watched(query, key, value, *rest, **options):
+        asked.append(query.requires_grad or key.requires_grad or value.requires_grad)
+        return attend(query, key, value, *rest, **options)
+
+    compute = vmap_functions.OF_PLAIN[attend]
+    monkeypatch.setitem(
+        vmap_functions.OF_PLAIN, attend, lambda guard, _, *args, **options: compute(guard, watched, *args, **options)
+    )
+
+    def loss(lot, _):
+        x = lot.records[:, None]
+        return F.scaled_dot_product_attention(x, x, x, bias[0]).square().sum(dim=(1, 2, 3))
+
+    records = torch.rand(4, 3, 8)
+    gradients = ENGINES["ghost"](bias, PerRecord(loss), Lot(records, (0, 4)), torch.empty(4, 0))
+    assert asked == [True]
+    for i in range(4):
+        alone = torch.autograd.grad(loss(Lot(records[i : i + 1], (0, 1)), None).sum(), bias[0])[0]
+        torch.testing.assert_close(gradients.norms()[i], alone.norm().double(), rtol=1e-5, atol=0.0)

@@ -160,6 +160,10 @@ def _attention(
     with guard.isolation.outside():
         # Kernels are quick only in four dimensions.
         query, key, value, *mask = (x if x.dim() < 4 else x.expand(*shape, *x.shape[-3:]).flatten(0, 1) for x in rows)
+        if mask and mask[0].requires_grad and not (query.requires_grad or key.requires_grad or value.requires_grad):
+            # A kernel of GPUs keeps what its backward pass needs only where one of the three asks for a gradient
+            # (pytorch/pytorch#148476).
+            query = query.detach().requires_grad_()
         result = function(query, key, value, mask[0] if mask else None, dropout_p, *rest, **options).unflatten(0, shape)
     return guard.isolation.hide(result)
 
