@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from lightning_dpgen.common.precision import whole_products
+from lightning_dpgen.common.precision import whole_products, without_autocast
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation.isolation import Isolation, OneGroup
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
@@ -60,7 +60,17 @@ def check_exact(
     probe, error = _suited(engine, network, term, lot, noise, groups, count)
     # Plain autograd does not compute the groups of a mixture, and would need sharded parameters to be whole all at once.
     if (groups is None or len(lot.offsets) == 2) and not has_shards(network) and probe is not None:
-        _check(engine, network, term, *probe)
+        try:
+            _check(engine, network, term, *probe)
+        except ValueError as refusal:
+            if not torch.is_autocast_enabled(noise.device.type):
+                raise
+            # In eight bits what nearly cancels may differ by more than any tolerance.
+            try:
+                with without_autocast(noise.device):
+                    _check(engine, network, term, *probe)
+            except (ValueError, *UNSUITED):
+                raise refusal from None
     if probe is None and term.example is not None:
         raise ValueError(f"the loss does not take its example ({type(error).__name__}: {error})") from error
     if probe is None:

@@ -1,10 +1,13 @@
 """Autocast where each record is alone: losses of mixed precision have nearly the gradients of full precision."""
 
+import contextlib
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from lightning_dpgen.gradients import engine_check
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
 from lightning_dpgen.gradients.isolation.isolation import Isolation
 from lightning_dpgen.gradients.terms import PerRecord
@@ -104,3 +107,32 @@ def test_weights_that_autocast_keeps_are_those_of_the_network():
 
     lot = Lot(X[:, 0, 0, 0], (0, len(X)))
     assert torch.equal(mixed(), mixed(lambda: term_gradients(network, term, lot, PrivateStream(seed=0))))
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_refusal_in_eight_bits_is_looked_at_in_float32(wrong, monkeypatch):
+    """There gradients that nearly cancel may differ by more than any tolerance."""
+    network, precisions = nn.Linear(3, 1), []
+
+    def refuse(*_):
+        precisions.append(torch.is_autocast_enabled("cpu"))
+        if wrong or precisions[-1]:
+            raise ValueError(f"refused {len(precisions)}")
+
+    monkeypatch.setattr(engine_check, "_check", refuse)
+    term = PerRecord(lambda lot, _: network(lot.records).float().square().sum(dim=1))
+    with torch.autocast("cpu", dtype=torch.bfloat16), contextlib.ExitStack() as stack:
+        if wrong:
+            stack.enter_context(pytest.raises(ValueError, match="refused 1"))
+        term_gradients(network, term, Lot(torch.rand(4, 3), (0, 4)), PrivateStream(seed=0))
+    assert precisions == [True, False]
+
+
+def test_a_loss_that_mixes_records_is_refused_under_autocast():
+    network = nn.Linear(3, 3)
+
+    def loss(lot, _):
+        return (network(lot.records) - network(lot.records).mean(dim=0)).float().square().sum(dim=1)
+
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match="second record is beside"):
+        term_gradients(network, PerRecord(loss), Lot(torch.rand(4, 3), (0, 4)), PrivateStream(seed=0))
