@@ -1,0 +1,827 @@
+"""Whether the Python of a loss does the same in every step, so that a captured step may leave it out.
+
+The Python that runs while a loss is called is collected. Code of torch and of this package is trusted to follow from its
+arguments and from what modules hold. Other code is accepted if it writes nothing that outlives the call, calls nothing but
+torch and a few harmless functions, and if all that it can read is watched: each value that a path leads to, from the loss,
+its modules and its globals, by any attributes that the code names, is of a kind whose change is seen. What ran once then
+runs again until something changes. Anything that is not known is refused, since a wrong yes would train another loss
+without a word.
+"""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import contextlib
+import dis
+import enum
+import functools
+import math
+import re
+import sys
+import types
+import typing
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from operator import attrgetter, call, itemgetter
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lightning_dpgen.gradients.layers import modules_of
+
+# Packages whose code is trusted; of Lightning, the property that looks up a device; of the standard library, modules that
+# keep nothing themselves.
+_TRUSTED = {"torch", "functorch", "lightning_dpgen", "lightning_fabric.utilities.device_dtype_mixin"}
+_LIBRARY = {"contextlib", "functools", "collections", "_collections_abc", "abc", "enum", "types", "typing", "itertools"}
+# What trusted code calls is as trusted as it is.
+_HELPERS = sys.stdlib_module_names | {"numpy", "sympy", "typing_extensions"}
+_LIGHTNING = {"pytorch_lightning", "lightning", "lightning_fabric"}
+_ATOMS = {
+    type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice, torch.dtype,
+    torch.device, torch.Size, torch.layout, torch.memory_format,
+}  # fmt: skip
+_DICTS = {dict, OrderedDict}
+_MEMBERS = "_parameters", "_buffers", "_modules"
+_HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+# Attributes that modules have for their own book-keeping; those of recurrent layers follow from the parameters.
+_OWN = vars(nn.Module()).keys() - {"training"} | {"_flat_weights", "_flat_weight_refs"}
+_GLOBAL_HOOKS = [
+    value for name, value in vars(torch_module).items() if re.fullmatch(r"_global_(for|back)ward_.*hooks", name)
+]
+_BUILTINS = set(
+    "abs all any bool bytes callable complex dict divmod enumerate filter float getattr hasattr int isinstance issubclass "
+    "iter len list map max min next object pow range reversed round slice sorted str sum super tuple type zip".split()
+)
+_SPACES = (torch._C._VariableFunctions, torch._C._nn, torch._C._linalg, torch._C._fft, torch._C._special)
+_FUNCTIONS = {f for space in _SPACES for name in dir(space) if callable(f := getattr(space, name))}
+_FUNCTIONS -= {torch.from_file, torch.from_numpy, torch.frombuffer, torch.asarray}
+_FUNCTIONS |= {torch.is_grad_enabled, torch.get_default_dtype, torch.is_tensor, functools.reduce}
+_FUNCTIONS |= {f for f in vars(math).values() if callable(f)} | {getattr(builtins, name) for name in _BUILTINS}
+_CLASSES = (
+    nn.Module, Tensor, torch.distributions.Distribution, torch.distributions.Transform, torch.no_grad, torch.enable_grad,
+    torch.inference_mode, torch.autocast, torch.Size, torch.dtype, torch.device, torch.finfo, torch.iinfo,
+)  # fmt: skip
+# Modules of torch whose functions in Python follow from their arguments.
+_PYTHON = re.compile(
+    r"torch\.(functional|nn\.functional|_jit_internal|nn\.utils\.rnn|utils\.checkpoint|autograd|distributions\..*|_tensor)"
+)
+_TRACED = {"is_tracing", "is_scripting", "is_compiling", "is_exporting"}
+_DUNDERS = set("__init__ __class__ __name__ __call__ __enter__ __exit__ __post_init__ __version__ __new__ __len__".split())
+_MUTATORS = set(
+    "append appendleft extend extendleft insert pop popleft popitem remove clear update setdefault add discard sort "
+    "reverse rotate move_to_end subtract difference_update intersection_update symmetric_difference_update".split()
+)
+# Attributes of tensors and modules that lead out of torch, or to what a step leaves behind.
+_OUT = set(
+    "item tolist numpy data_ptr untyped_storage storage grad grad_fn _grad _version backward register_hook apply_ map_ map2_ "
+    "register_post_accumulate_grad_hook set_ share_memory_ register_forward_hook register_forward_pre_hook "
+    "register_full_backward_hook register_full_backward_pre_hook".split()
+)
+_OF_LIGHTNING = set(
+    "log log_dict print trainer _trainer current_epoch global_step logger loggers optimizers lr_schedulers fabric hparams "
+    "hparams_initial toggle_optimizer untoggle_optimizer manual_backward".split()
+)
+_OF_LOT = {"draw", "slots", "persons", "units", "fetch", "cut", "divide", "in_slots"}
+_OPCODES = re.compile(
+    r"(BINARY|BUILD|CALL|CHECK|COMPARE|CONTAINS|CONVERT|COPY|DICT|END|FORMAT|FOR|GET_(ITER|LEN)|IS|JUMP|LIST|LOAD|MAKE|MAP|"
+    r"POP|PUSH|RAISE|RETURN|STORE|UNARY|UNPACK|DELETE_(FAST|SUBSCR)|NOP|RESUME|PRECALL|KW_NAMES|RERAISE|SWAP|TO_BOOL|YIELD|"
+    r"BEFORE_WITH|WITH|EXTENDED_ARG|CACHE|NOT_TAKEN|SET_FUNCTION_ATTRIBUTE)(_|$)"
+)
+_REFUSED = re.compile(r"STORE_(GLOBAL|NAME)|LOAD_(NAME|LOCALS|BUILD_CLASS|FROM_DICT.*)|BUILD_(SET|TEMPLATE|INTERPOLATION)")
+_METACLASSES = {type, abc.ABCMeta, enum.EnumMeta, type(typing.Protocol)}
+_PLAIN = {object, abc.ABC, typing.Generic, typing.Protocol}
+# What is looked up on the class of a module when it is called.
+_CALLED = attrgetter("forward", "__call__", "_call_impl", "__getattr__")
+_PARTS = attrgetter("__code__", "__defaults__", "__kwdefaults__")
+_FEW = 64
+
+
+class _Unsteady(Exception):
+    """A reason for which Python cannot be left out."""
+
+
+class SteadyCode:
+    """Decides whether the Python of a loss may be left out of later steps, and sees when it no longer may.
+
+    It keeps no module, tensor or record alive, and no number of a record.
+
+    Args:
+        network: the network that the loss is of.
+
+    Example:
+        >>> layer = nn.Linear(2, 1)
+        >>> steady = SteadyCode(layer)
+        >>> with steady.watching(layer):
+        ...     _ = layer(torch.zeros(1, 2))
+        >>> steady.reason(), steady.changed()
+        (None, None)
+        >>> _ = layer.eval()
+        >>> steady.changed()
+        'Linear.training has changed'
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self._network = weakref.ref(network)
+        # The code of others that ran, the names in torch's code that ran, and what was seen to be wrong.
+        self._codes: dict[CodeType, None] = {}
+        self._of_torch: dict[CodeType, None] = {}
+        self._fault: str | None = None
+        self._watched: _Watched | None = None
+
+    @contextlib.contextmanager
+    def watching(self, *losses: Callable) -> Iterator[None]:
+        """Return a context in which the loss is called; all Python that runs in it, in this thread, is collected.
+
+        Args:
+            losses: the functions that are called (``term.loss``), where they are no methods of the network.
+        """
+        network, base, before = self._network(), sys._getframe(2), sys.getprofile()
+        state, entries, fresh = _tree_state(network), [], set()
+
+        def profile(frame: FrameType, event: str, argument: Any) -> None:
+            if event == "call":
+                self._see(frame, base, entries, fresh)
+            elif event == "c_call" and _is_user(frame, base) and not _is_harmless(argument):
+                name = getattr(argument, "__qualname__", type(argument).__name__)
+                self._blame(f"{_line(frame)} calls {name}, which may return something else in the next step: leave it out")
+
+        with _Reads(lambda: self._blame_read(base)):
+            sys.setprofile(profile)
+            try:
+                yield
+            finally:
+                sys.setprofile(before)
+        if _tree_state(network) != state:
+            self._blame("the loss changes the network that it is called with (a mode, a buffer, a hook): leave that out")
+        if self._fault is None:
+            try:
+                self._watched = _Reach(self._codes, self._of_torch, fresh).watch(network, losses, entries)
+            except _Unsteady as reason:
+                self._blame(str(reason))
+
+    def reason(self) -> str | None:
+        """Return None if the Python that ran can be left out from now on, or else one line that says why not."""
+        if self._fault is None and self._watched is None:
+            return "no loss was watched"
+        return self._fault
+
+    def changed(self) -> str | None:
+        """Return None if nothing has changed that the Python follows from, or else what has; call it before each replay.
+
+        Autocast, and the mode of gradients, have to be as they were around `watching`.
+        """
+        return self.reason() or self._watched.changed()
+
+    def _blame(self, reason: str) -> None:
+        self._fault = self._fault or reason
+
+    def _blame_read(self, base: FrameType) -> None:
+        frame = sys._getframe(1)
+        while frame is not None and frame is not base:
+            if _is_user(frame, base):
+                self._blame(
+                    f"{_line(frame)} reads the value of a tensor as a number of Python (if, float, an index or a mask), which "
+                    "would stay what it is now: use torch.where, or the tensor itself"
+                )
+                return
+            frame = frame.f_back
+
+    def _see(self, frame: FrameType, base: FrameType, entries: list, fresh: set[int]) -> None:
+        code = frame.f_code
+        if not _is_user(frame, base):
+            if _package(frame.f_globals) != "lightning_dpgen":
+                self._of_torch[code] = None
+            return
+        # What an import runs is no part of the loss, and code that imports is refused.
+        below = frame
+        while below is not None and below is not base:
+            if _package(below.f_globals) == "importlib":
+                return
+            below = below.f_back
+        self._codes[code] = None
+        if code.co_flags & (0x80 | 0x100 | 0x200):
+            self._blame(f"{_line(frame)} is a coroutine (async): write a function")
+        if code.co_name == "__init__":
+            fresh.add(id(frame.f_locals[code.co_varnames[0]]))
+        below = frame.f_back
+        while below is not None and below is not base:
+            if _is_user(below, base):
+                return
+            below = below.f_back
+        # Its arguments are from this package: records, or the number of the lot.
+        for name in _read_arguments(code):
+            given = frame.f_locals.get(name)
+            if not _is_record(given):
+                keep = type(given) in _ATOMS or isinstance(given, tuple | list | dict)
+                entries.append((code, name, given if keep else weakref.ref(given)))
+
+
+def _package(space: dict[str, Any]) -> str:
+    name = space.get("__name__")
+    name = name if isinstance(name, str) else ""
+    return name if name in _TRUSTED else name.partition(".")[0]
+
+
+def _is_user(frame: FrameType, base: FrameType) -> bool:
+    """Return whether the code of a frame is to be looked at: that of the standard library is, where such code calls it."""
+    while frame is not None and frame is not base:
+        package = _package(frame.f_globals)
+        if package not in _HELPERS:
+            return package not in _TRUSTED
+        if package in _LIBRARY:
+            return False
+        frame = frame.f_back
+    return False
+
+
+def _is_record(given: Any) -> bool:
+    """Return whether an argument is made of tensors alone, or a lot of these."""
+    if type(given) in (tuple, list):
+        return all(map(_is_record, given))
+    if type(given) in _DICTS:
+        return all(map(_is_record, given.values()))
+    package = type(given).__module__.partition(".")[0]
+    return given is None or isinstance(given, Tensor) or (package == "lightning_dpgen" and not isinstance(given, nn.Module))
+
+
+def _is_harmless(function: Any) -> bool:
+    """Return whether a compiled function that code of others calls follows from its arguments."""
+    owner = getattr(function, "__self__", None)
+    if owner is None or isinstance(owner, ModuleType | type):
+        known = isinstance(owner, type) and (
+            owner in _ATOMS | _DICTS | {list, tuple, object} or issubclass(owner, _CLASSES)
+        )
+        return known or (function.__hash__ is not None and function in _FUNCTIONS)
+    kind = type(owner)
+    if kind in _ATOMS or isinstance(owner, Tensor | tuple | list | dict | frozenset | torch.finfo):
+        return True
+    return kind.__module__.partition(".")[0] in {"torch", "itertools", "collections"} or kind in _ITERATORS
+
+
+_ITERATORS = {type(iter(x)) for x in ((), [], {}, {}.items(), {}.values(), "", range(1), reversed([]))} | {
+    types.GeneratorType, zip, map, filter, enumerate, reversed, type({}.keys()), type({}.items()), type({}.values()), super
+}  # fmt: skip
+
+
+def _line(frame: FrameType) -> str:
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} ({frame.f_code.co_name})"
+
+
+def _last_name(instruction: dis.Instruction) -> Any:
+    return instruction.argval[-1] if isinstance(instruction.argval, tuple) else instruction.argval
+
+
+@functools.lru_cache(maxsize=1024)
+def _read_arguments(code: CodeType) -> list[str]:
+    """Return the arguments of a function that it loads, or hands to functions inside it."""
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+    read: set[str] = set()
+    for instruction in dis.get_instructions(code):
+        if instruction.opname.startswith("LOAD") or "LOAD_FAST" in instruction.opname or instruction.opname == "MAKE_CELL":
+            read.update(instruction.argval if isinstance(instruction.argval, tuple) else [instruction.argval])
+    return [name for name in code.co_varnames[:count] if name in read]
+
+
+class _Reads(TorchDispatchMode):
+    """A mode that tells of each operation whose result is a number of Python, or has a shape that follows from values."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten.index.Tensor:
+            reads = any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
+        else:
+            reads = not {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}.isdisjoint(function.tags)
+        if reads:
+            self._tell()
+        return function(*args, **(kwargs or {}))
+
+
+def _tree_state(network: nn.Module) -> list:
+    """Return what tells whether a loss has changed the network."""
+    state: list = []
+    for module in modules_of(network):
+        space = vars(module)
+        state += [id(module), type(module), list(space), [id(x) for name, x in space.items() if name not in _OWN]]
+        for name in (*_MEMBERS, *_HOOKS):
+            state += [list(space[name]), list(map(id, space[name].values()))]
+        for x in (*space["_parameters"].values(), *space["_buffers"].values()):
+            if x is not None:
+                # The engine moves trained parameters, and puts them back, to check itself.
+                state += [x.requires_grad, x.dtype, x.shape, 0 if x.requires_grad or x.is_inference() else x._version]
+    return state
+
+
+class _Reach:
+    """All values that code can lay its hands on, by any attribute that it names, from the loss, its modules and globals.
+
+    Args:
+        codes: the code of others that ran.
+        of_torch: the code of torch that ran.
+        fresh: the identities of objects that were made meanwhile.
+    """
+
+    def __init__(self, codes: dict[CodeType, None], of_torch: dict[CodeType, None], fresh: set[int]) -> None:
+        self._codes, self._fresh = codes, fresh
+        self._names = {name for code in codes for name in code.co_names}
+        self._of_torch = {name for code in of_torch for name in code.co_names} | {"training", "forward"}
+        self._covered: set[CodeType] = set()
+        self._seen: dict[tuple[int, bool], Any] = {}
+        # The first list or dict that lives on, and the first line that may write into one.
+        self._mutable = self._mutator = ""
+        self._defaults: dict[CodeType, dict[str, Any]] = {}
+        self._watched = _Watched(self._names | self._of_torch)
+
+    def watch(self, network: nn.Module, losses: tuple[Callable, ...], entries: list) -> _Watched:
+        """Look at everything, and watch it.
+
+        Raises:
+            _Unsteady: for what cannot be left out.
+        """
+        for code in self._codes:
+            self._check_code(code)
+        self._tree(network, type(network).__name__)
+        for loss in losses:
+            self._value(loss, getattr(loss, "__name__", type(loss).__name__))
+        for code, name, given in entries:
+            self._entry(code, name, given)
+        for code in self._codes:
+            if code not in self._covered:
+                where = f"{Path(code.co_filename).name}:{code.co_firstlineno} ({code.co_name})"
+                raise _Unsteady(f"{where} runs, and belongs to nothing that the loss leads to: pass it as a loss")
+        if self._mutable and self._mutator:
+            raise _Unsteady(
+                f"{self._mutator} may write into a list or dict, and {self._mutable} lives on: make that a tuple, or build "
+                "the other one without writing into it"
+            )
+        if not self._fresh.isdisjoint(self._watched.owners):
+            raise _Unsteady("the loss calls __init__ of an object that it keeps: make that before")
+        self._watched.close()
+        return self._watched
+
+    def _refuse(self, name: str, what: str, instead: str) -> None:
+        """Refuse a name, with the first line that has it."""
+        for code in self._codes:
+            line = code.co_firstlineno
+            for instruction in dis.get_instructions(code):
+                line = instruction.starts_line if type(instruction.starts_line) is int else line
+                line = getattr(instruction, "line_number", None) or line
+                if _last_name(instruction) == name:
+                    raise _Unsteady(f"{Path(code.co_filename).name}:{line} ({code.co_name}) {what}: {instead}")
+        raise _Unsteady(f"the loss {what}: {instead}")
+
+    def _check_code(self, code: CodeType) -> None:
+        """Check that code writes nothing but locals, and takes attributes by names that are known."""
+        instructions = [x for x in dis.get_instructions(code) if x.opname not in ("CACHE", "PUSH_NULL", "EXTENDED_ARG")]
+        line = code.co_firstlineno
+        for i, x in enumerate(instructions):
+            line = (x.starts_line if type(x.starts_line) is int else None) or getattr(x, "line_number", None) or line
+            where, name, op = f"{Path(code.co_filename).name}:{line} ({code.co_name})", x.argval, x.opname
+            own = code.co_name == "__init__" and i and _last_name(instructions[i - 1]) == code.co_varnames[0]
+            if op == "STORE_ATTR" and not own:
+                raise _Unsteady(
+                    f"{where} writes {name}, an attribute, which a captured step leaves out: write it in a hook"
+                )
+            if op in ("STORE_DEREF", "DELETE_DEREF") and name in code.co_freevars:
+                raise _Unsteady(f"{where} writes {name} of the function around it: return it")
+            if not _OPCODES.match(op) or _REFUSED.fullmatch(op):
+                instead = "import it at the top of the file" if op.startswith("IMPORT") else "write it otherwise"
+                raise _Unsteady(f"{where} has {op} {x.argrepr}, which may leave something behind: {instead}")
+            if op in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
+                if name in _OUT or (name.startswith("__") and name not in _DUNDERS):
+                    raise _Unsteady(f"{where} reads .{name}, which may be something else in the next step: leave it out")
+                if name in _MUTATORS:
+                    self._mutator = self._mutator or where
+            if op in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE") or (op == "BINARY_OP" and x.argrepr.endswith("=")):
+                self._mutator = self._mutator or where
+            if op in ("LOAD_GLOBAL", "LOAD_NAME") and name in ("getattr", "hasattr"):
+                rest = instructions[i + 1 :]
+                while rest and rest[0].opname == "PRECALL":
+                    rest = rest[1:]
+                after = next((j for j, y in enumerate(rest[1:], 1) if y.opname not in ("LOAD_ATTR", "LOAD_METHOD")), 0)
+                known = after and rest[0].opname.startswith("LOAD") and rest[after].opname == "LOAD_CONST"
+                if not known or type(rest[after].argval) is not str or rest[after].argval.startswith("__"):
+                    raise _Unsteady(f"{where} calls {name} with a name that may be another one: write the attribute out")
+                self._names.add(rest[after].argval)
+
+    def _entry(self, code: CodeType, name: str, given: Any) -> None:
+        """Look at an argument that the caller of the loss hands to it."""
+        if type(given) is weakref.ref and given() is not None:
+            self._value(given(), name)
+        elif type(given) is int or name not in self._defaults.get(code, {}) or self._defaults[code][name] is not given:
+            where = f"{Path(code.co_filename).name}:{code.co_firstlineno} ({code.co_name})"
+            raise _Unsteady(
+                f"{where} reads {name}, which is another one in each step (the number of a batch): leave it out"
+            )
+
+    def _value(self, x: Any, label: str, lenient: bool = False) -> None:
+        kind, name = type(x), label.rpartition(".")[2].partition("[")[0]
+        if kind in _ATOMS or (id(x), lenient) in self._seen:
+            return
+        self._seen[id(x), lenient] = x
+        if isinstance(x, tuple) or kind in (list, frozenset) or kind in _DICTS:
+            self._container(x, label, name, lenient)
+        elif isinstance(x, Tensor):
+            if kind not in (Tensor, nn.Parameter, nn.Buffer) or not self._names.isdisjoint(vars(x)):
+                self._refuse(name, f"reads {label}, a tensor of a kind of its own ({kind.__name__})", "use a plain one")
+            self._watched.tensors[id(x)] = x
+        elif isinstance(x, nn.Module):
+            self._tree(x, label)
+        elif kind is FunctionType:
+            self._function(x, label, name)
+        elif kind is MethodType:
+            self._value(x.__func__, label)
+            self._value(x.__self__, label.rpartition(".")[0] or label)
+        elif kind is functools.partial:
+            for part in (x.func, *x.args, *x.keywords.values()):
+                self._value(part, label, lenient)
+        elif kind in (staticmethod, classmethod, property):
+            self._value(x.fget if kind is property else x.__func__, label)
+        elif isinstance(x, types.DynamicClassAttribute | weakref.ref) and (lenient or kind.__module__ == "enum"):
+            pass
+        elif isinstance(x, type):
+            self._class(x, label, name)
+        elif isinstance(x, ModuleType):
+            self._python_module(x, label)
+        elif callable(x) and kind.__module__ == "builtins":
+            if x not in _FUNCTIONS and getattr(x, "__objclass__", None) not in (Tensor, torch._C.TensorBase):
+                self._refuse(name, f"uses {label}, which may return something else in the next step", "leave it out")
+        elif not lenient:
+            self._object(x, label, name)
+
+    def _container(self, x: Any, label: str, name: str, lenient: bool) -> None:
+        if len(x) > _FEW:
+            self._refuse(name, f"reads {label}, which has {len(x)} parts", f"use a tensor, or at most {_FEW} parts")
+        if isinstance(x, tuple) and type(x) is not tuple:
+            if getattr(x, "__dict__", None):
+                self._refuse(name, f"reads {label}, a tuple with attributes", "use a plain one")
+            self._class(type(x), label, name)
+        if type(x) is frozenset or type(x) in _DICTS:
+            for key in x:
+                if type(key) not in _ATOMS:
+                    self._refuse(name, f"reads {label}, which holds a {type(key).__name__}", "use text or numbers")
+        if type(x) in _DICTS or type(x) is list:
+            self._mutable = self._mutable or ("" if lenient else label)
+        for i, part in x.items() if type(x) in _DICTS else enumerate(x):
+            self._value(part, f"{label}[{i}]", lenient)
+
+    def _tree(self, root: nn.Module, label: str) -> None:
+        for module in modules_of(root):
+            if id(module) in self._watched.modules:
+                continue
+            kind, space = type(module), vars(module)
+            label = label if module is root else kind.__name__
+            self._watched.modules[id(module)] = module
+            if any(space[name] for name in _HOOKS):
+                raise _Unsteady(f"{label} has a hook, whose Python would be left out: write what it does into forward")
+            if isinstance(module, torch.jit.ScriptModule) or kind.__name__ == "OptimizedModule":
+                raise _Unsteady(f"{label} is compiled: call the module that it was made from")
+            packages = {_package({"__name__": c.__module__}) for c in kind.__mro__}
+            if packages & _LIGHTNING and (read := sorted(_OF_LIGHTNING & self._names)):
+                self._refuse(
+                    read[0], f"uses {read[0]} of the LightningModule", "leave it out, or keep a number as an attribute"
+                )
+            ours = _package({"__name__": kind.__module__}) == "lightning_dpgen"
+            self._class(kind, kind.__name__, kind.__name__)
+            read = [
+                name
+                for name in space
+                if name not in _OWN and (ours or name in self._names or name in self._of_torch)
+            ]
+            self._watched.growing |= {id(module)} if packages & _LIGHTNING else set()
+            self._read(module, read, label)
+            for x in (*space["_parameters"].values(), *space["_buffers"].values()):
+                if x is not None:
+                    self._value(x, f"a parameter or buffer of {label}")
+
+    def _read(self, owner: Any, names: list[str], label: str) -> None:
+        """Watch attributes of an object."""
+        self._watched.owners.setdefault(id(owner), (owner, label, {}))[2].update(dict.fromkeys(names))
+        for name in names:
+            self._value(vars(owner)[name], f"{label}.{name}", name not in self._names)
+
+    def _class(self, kind: type, label: str, name: str) -> None:
+        if ("class", kind) in self._seen:
+            return
+        self._seen["class", kind] = kind
+        trusted = _package({"__name__": kind.__module__}) in _TRUSTED | {"builtins"}
+        if kind.__module__ == "builtins" and kind not in _FUNCTIONS and not issubclass(kind, BaseException):
+            self._refuse(name, f"uses {label}, which may return something else in the next step", "leave it out")
+        if not trusted and issubclass(kind, torch.autograd.Function | Tensor | TorchFunctionMode | TorchDispatchMode):
+            self._refuse(name, f"uses {label}, whose Python runs within torch", "write it with torch's own functions")
+        if not trusted and type(kind) not in _METACLASSES:
+            self._refuse(name, f"uses {label}, a class with a class of its own", "use a plain class")
+        if kind.__module__.partition(".")[0] == "torch" and not issubclass(kind, _CLASSES):
+            self._refuse(name, f"uses {label}, which is not known to follow from its arguments", "leave it out")
+        if issubclass(kind, nn.Module):
+            self._watched.classes[id(kind)] = kind
+        for c in kind.__mro__:
+            package = _package({"__name__": c.__module__})
+            if package in _TRUSTED | _LIBRARY | {"builtins"}:
+                continue
+            bare = c.__bases__ == (object,) and "__dict__" not in vars(c)
+            if package in sys.stdlib_module_names or bare or vars(c).get("__slots__"):
+                self._refuse(name, f"uses {label}, whose state is not seen ({c.__name__})", "use a plain class of Python")
+            used = self._names | self._of_torch
+            self._read(c, [n for n, x in vars(c).items() if n in used or _code_of(x) in self._codes], c.__name__)
+
+    def _object(self, x: Any, label: str, name: str) -> None:
+        kind = type(x)
+        package = _package({"__name__": kind.__module__})
+        if not hasattr(x, "__dict__") or package in _TRUSTED - {"lightning_dpgen"} | _LIBRARY | _LIGHTNING | {"builtins"}:
+            self._refuse(
+                name, f"reads {label}, a {kind.__name__}, which may change", "keep what it gives as a number or a buffer"
+            )
+        if not isinstance(x, enum.Enum) and any(
+            _package({"__name__": c.__module__}) in _LIBRARY | {"builtins"} and c not in _PLAIN for c in kind.__mro__
+        ):
+            self._refuse(
+                name, f"reads {label}, a {kind.__name__}, which may change", "keep it as a tuple, or as attributes"
+            )
+        self._class(kind, label, name)
+        space = vars(x)
+        self._read(x, [n for n in space if n in self._names or package == "lightning_dpgen"], label)
+
+    def _python_module(self, x: ModuleType, label: str) -> None:
+        space, package = vars(x), _package({"__name__": x.__name__})
+        if type(x) is not ModuleType:
+            raise _Unsteady(f"the loss reads {label}, a module of a kind of its own: import what it needs from it")
+        for name in self._names & space.keys():
+            if package in _TRUSTED or package in sys.stdlib_module_names:
+                self._value(space[name], f"{label}.{name}")
+            else:
+                self._global(space, name)
+        if package not in _TRUSTED and package not in sys.stdlib_module_names:
+            self._watched.globals.setdefault(id(space), (space, {}, set()))[2].update(self._names - space.keys())
+
+    def _global(self, space: dict[str, Any], name: str) -> None:
+        _, found, absent = self._watched.globals.setdefault(id(space), (space, {}, set()))
+        if name in space:
+            found[name] = None
+            self._value(space[name], name)
+            return
+        absent.add(name)
+        if hasattr(builtins, name):
+            self._value(getattr(builtins, name), name)
+
+    def _function(self, f: FunctionType, label: str, name: str) -> None:
+        package, code = _package(f.__globals__), f.__code__
+        if package in _TRUSTED or package in _LIBRARY:
+            # What a decorator of theirs has wrapped is looked at.
+            cells = [cell.cell_contents for cell in f.__closure__ or ()]
+            for x in cells:
+                if isinstance(x, FunctionType | MethodType | functools.partial | nn.Module):
+                    self._value(x, label)
+            wraps = (f.__module__ or "").partition(".")[0] not in _TRUSTED
+            known = f in _FUNCTIONS or _PYTHON.fullmatch(f.__globals__["__name__"]) or f.__name__ in _TRACED or wraps
+            if package == "torch" and not known:
+                self._refuse(name, f"uses {label}, which is not known to follow from its arguments", "leave it out")
+            if cells and wraps:
+                self._watched.functions[id(f)] = f
+            return
+        if code not in self._codes:
+            return
+        self._watched.functions[id(f)] = f
+        inner, waiting = [], [code]
+        while waiting:
+            inner.append(waiting.pop())
+            waiting += [x for x in inner[-1].co_consts if isinstance(x, CodeType) and x in self._codes]
+        self._covered.update(inner)
+        defaults = f.__defaults__ or ()
+        arguments = code.co_varnames[: code.co_argcount]
+        named = dict(zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True)) | (f.__kwdefaults__ or {})
+        self._defaults.setdefault(code, named)
+        for key, x in named.items():
+            self._value(x, key)
+        for key, cell in zip(code.co_freevars, f.__closure__ or (), strict=True):
+            try:
+                self._value(cell.cell_contents, key)
+            except ValueError:
+                self._refuse(key, f"reads {key}, which has no value yet", "set it before")
+        for part in inner:
+            for x in dis.get_instructions(part):
+                if x.opname == "LOAD_GLOBAL":
+                    self._global(f.__globals__, x.argval)
+
+
+def _code_of(x: Any) -> CodeType | None:
+    """Return the code of a function, of a method or of a property."""
+    x = getattr(x, "fget", None) or getattr(x, "__func__", None) or x
+    return x.__code__ if isinstance(x, FunctionType) else None
+
+
+def _content(x: Any) -> Any:
+    """Return what tells whether a container, or anything in it, is another one."""
+    kind = type(x)
+    if isinstance(x, tuple) or kind is list:
+        return kind, *map(_content, x)
+    if kind in _DICTS:
+        return kind, *map(id, x), *map(_content, x.values())
+    if kind is functools.partial:
+        return kind, _content(x.func), _content(x.args), _content(x.keywords)
+    return id(x)
+
+
+def _is_plain(x: Any) -> bool:
+    return type(x) in _ATOMS or (type(x) in (tuple, frozenset) and all(map(_is_plain, x)))
+
+
+class _Watched:
+    """All that code reads, by the identities of values, none of which is kept alive but numbers and text.
+
+    Args:
+        names: the names that code uses.
+
+    Attributes:
+        owners: by identity an object, its name, and the names of those of its attributes that are read.
+        growing: the identities of modules of Lightning, which get other attributes during a fit.
+        globals: by identity the globals of a module, and the names that are read in it and that it lacks.
+    """
+
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+        self.owners: dict[int, tuple[Any, str, dict[str, None]]] = {}
+        self.modules: dict[int, nn.Module] = {}
+        self.growing: set[int] = set()
+        self.functions: dict[int, FunctionType] = {}
+        self.classes: dict[int, type] = {}
+        self.globals: dict[int, tuple[dict[str, Any], dict[str, None], set[str]]] = {}
+        self.tensors: dict[int, Tensor] = {}
+
+    def close(self) -> None:
+        """Note how everything is, and let go of it."""
+        # An identity may be that of another object once that object has died.
+        self._died: list = []
+        self._kept: list = []
+        self._contents: list[tuple[Callable[[], Any], Any, str]] = []
+        modules = sorted(self.modules.values(), key=lambda module: id(module) not in self.growing)
+        owners = [self.owners.pop(id(module)) for module in modules] + list(self.owners.values())
+        functions = list(self.functions.values())
+        self._owners = self._references(x for x, _, _ in owners)
+        self._functions = self._references(functions)
+        self._closures = self._references(f for f in functions if f.__closure__)
+        self._classes = self._references(self.classes.values())
+        self._tensors = self._references(self.tensors.values())
+        spaces = list(self.globals.values())
+        self._spaces = [space for space, _, _ in spaces]
+        self._modules, self._growing = len(modules), len(self.growing)
+        self._absent = [self._names - vars(x).keys() for x in modules[: self._growing]] + [lacks for _, _, lacks in spaces]
+        self._hooks = [vars(x)[name] for x in modules for name in _HOOKS] + _GLOBAL_HOOKS
+        read = [(label, list(names)) for _, label, names in owners] + [("", list(found)) for _, found, _ in spaces]
+        self._getters = [itemgetter(*names, *names[: len(names) == 1]) if names else _nothing for _, names in read]
+        self._labels = [f"the class of {label}" for _, label, _ in owners]
+        self._labels += [f"{label}.{name}".strip(".") for label, names in read for name in (*names, *names[: len(names) == 1])]
+        for module, (_, label, _) in zip(modules, owners, strict=False):
+            self._labels += [f"{label}.{name}" for members in _MEMBERS for name in vars(module)[members]]
+        self._labels += [
+            f"{f.__qualname__}.{part}" for f in functions for part in ("__code__", "__defaults__", "__kwdefaults__")
+        ]
+        self._labels += [name for f in functions if f.__closure__ for name in f.__code__.co_freevars]
+        self._labels += [f"{kind.__name__}.forward" for kind in self.classes.values() for _ in range(4)]
+        values = self._values()[0]
+        for x in values:
+            self._keep(x)
+        for reference, (label, names) in zip([*self._owners, *(_Held(space) for space in self._spaces)], read, strict=True):
+            for name in names:
+                self._hold(lambda reference=reference, name=name: _space(reference())[name], f"{label}.{name}".strip("."))
+        for f, reference in zip(functions, self._functions, strict=True):
+            for part in ("__defaults__", "__kwdefaults__"):
+                self._hold(lambda reference=reference, part=part: getattr(reference(), part), f"{f.__qualname__}.{part}")
+            for i, name in enumerate(f.__code__.co_freevars):
+                self._hold(lambda reference=reference, i=i: reference().__closure__[i].cell_contents, name)
+        self._then = self._now()
+        for name in ("owners", "modules", "functions", "classes", "globals", "tensors"):
+            getattr(self, name).clear()
+
+    def _references(self, values: Iterable[Any]) -> list[weakref.ref]:
+        return [weakref.ref(x, self._died.append) for x in values]
+
+    def _keep(self, x: Any) -> None:
+        """Learn of the end of a value, or keep it where it is a number, text or a descriptor."""
+        kind = type(x)
+        if _is_plain(x) or isinstance(x, CodeType | property | staticmethod | classmethod | enum.Enum):
+            self._kept.append(x)
+        elif isinstance(x, tuple | frozenset) or kind is list:
+            for part in x:
+                self._keep(part)
+        elif kind in _DICTS:
+            for part in (*x, *x.values()):
+                self._keep(part)
+        else:
+            if kind is functools.partial:
+                self._keep((x.func, x.args, x.keywords))
+            try:
+                self._kept.append(weakref.ref(x, self._died.append))
+            except TypeError:
+                self._kept.append(x)
+
+    def _hold(self, fetch: Callable[[], Any], label: str) -> None:
+        """Watch the parts of what a path leads to, if it is a container that may change in place or dies unseen."""
+        x = fetch()
+        if not _is_plain(x) and (isinstance(x, tuple | functools.partial) or type(x) is list or type(x) in _DICTS):
+            self._contents.append((fetch, _content(x), label))
+
+    def _values(self) -> tuple[list, list, list]:
+        """Return all values that are watched, with the modules' members and all attributes that objects have."""
+        owners = list(map(call, self._owners))
+        spaces = [*map(vars, owners), *self._spaces]
+        members = list(chain.from_iterable(map(_OF_MODULE, spaces[: self._modules])))
+        values = list(map(type, owners))
+        values += chain.from_iterable(map(call, self._getters, spaces))
+        values += chain.from_iterable(map(dict.values, members))
+        functions, closures = map(call, self._functions), map(call, self._closures)
+        values += chain.from_iterable(map(_PARTS, functions))
+        values += map(_CELL, chain.from_iterable(map(_CLOSURE, closures)))
+        values += chain.from_iterable(map(_CALLED, map(call, self._classes)))
+        return values, members, spaces
+
+    def _now(self) -> tuple:
+        values, members, spaces = self._values()
+        tensors = list(map(call, self._tensors))
+        lacking = [*spaces[: self._growing], *self._spaces]
+        return (
+            list(map(id, values)),
+            list(chain.from_iterable(members)),
+            list(map(len, spaces[self._growing : len(self._owners)])),
+            all(space.keys().isdisjoint(names) for space, names in zip(lacking, self._absent, strict=True)),
+            list(map(Tensor.data_ptr, tensors)),
+            list(map(_TRAINED, tensors)),
+            any(self._hooks),
+            _torch_state(),
+        )
+
+    def changed(self) -> str | None:
+        """Return what has changed, or None."""
+        if self._died:
+            return "an object that the loss reads is gone"
+        try:
+            now = self._now()
+            if now == self._then:
+                for fetch, content, label in self._contents:
+                    if _content(fetch()) != content:
+                        return f"{label} has changed"
+                return None
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
+            return "an attribute that the loss reads is gone"
+        for what, one, other in zip(_KINDS, now, self._then, strict=True):
+            if one != other and what is not None:
+                return what
+        for i, (one, other) in enumerate(zip(now[0], self._then[0], strict=False)):
+            if one != other and i < len(self._labels):
+                return f"{self._labels[i]} has changed"
+        return "a parameter, buffer or module was added or taken away"
+
+
+# Sentences for the parts of what is compared, in the order of `_now`; None for one with a sentence for each value.
+_KINDS = (
+    None, "a parameter, buffer or module was added or taken away", "an attribute was added or taken away",
+    "a name that the loss looks up was added", "a tensor has other memory", "requires_grad of a tensor has changed",
+    "a hook was added", "the state of torch has changed (gradients, autocast, default types or modes)",
+)  # fmt: skip
+_OF_MODULE = itemgetter(*_MEMBERS)
+_CELL, _CLOSURE, _TRAINED = attrgetter("cell_contents"), attrgetter("__closure__"), attrgetter("requires_grad")
+
+
+class _Held:
+    """What holds the globals of a module, and looks like a reference to it."""
+
+    def __init__(self, space: dict[str, Any]) -> None:
+        self.space = space
+
+    def __call__(self) -> dict[str, Any]:
+        return self.space
+
+
+def _space(x: Any) -> Any:
+    return x if type(x) is dict else vars(x)
+
+
+def _nothing(_: Any) -> tuple:
+    return ()
+
+
+def _torch_state() -> tuple:
+    """Return the settings of torch that decide what its functions do."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        torch._C._len_torch_function_stack(),
+        torch._C._is_any_autocast_enabled(),
+        torch.get_autocast_dtype("cpu"),
+        torch.get_autocast_dtype("cuda"),
+        torch._C._get_deterministic_algorithms(),
+        torch.get_float32_matmul_precision(),
+        torch.utils._device.CURRENT_DEVICE,
+    )
