@@ -37,6 +37,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_dpgen.gradients.layers import modules_of
+from lightning_dpgen.sampling.trees import leaves_of
 
 # Packages whose code is trusted; of Lightning, the property that looks up a device; of the standard library, modules that
 # keep nothing themselves.
@@ -154,7 +155,8 @@ class SteadyCode:
                 name = getattr(argument, "__qualname__", type(argument).__name__)
                 self._blame(f"{_line(frame)} calls {name}, which may return something else in the next step: leave it out")
 
-        with _Reads(lambda: self._blame_read(base)):
+        tell = functools.partial(self._blame_line, base)
+        with _NewTensors(tell), _Operations(network, tell):
             sys.setprofile(profile)
             try:
                 yield
@@ -184,14 +186,12 @@ class SteadyCode:
     def _blame(self, reason: str) -> None:
         self._fault = self._fault or reason
 
-    def _blame_read(self, base: FrameType) -> None:
+    def _blame_line(self, base: FrameType, what: str) -> None:
+        """Blame what the innermost line of a user does, if one runs."""
         frame = sys._getframe(1)
         while frame is not None and frame is not base:
             if _is_user(frame, base):
-                self._blame(
-                    f"{_line(frame)} reads the value of a tensor as a number of Python (if, float, an index or a mask), which "
-                    "would stay what it is now: use torch.where, or the tensor itself"
-                )
+                self._blame(f"{_line(frame)} {what}")
                 return
             frame = frame.f_back
 
@@ -291,12 +291,34 @@ def _read_arguments(code: CodeType) -> list[str]:
     return [name for name in code.co_varnames[:count] if name in read]
 
 
-class _Reads(TorchDispatchMode):
-    """A mode that tells of each operation whose result is a number of Python, or has a shape that follows from values."""
+_READS = (
+    "reads the value of a tensor as a number of Python (if, float, an index, a mask), which would stay what it is now: use "
+    "torch.where, torch.stack, or the tensor itself"
+)
 
-    def __init__(self, tell: Callable[[], None]) -> None:
+
+class _NewTensors(TorchFunctionMode):
+    """A mode that tells of tensors that are made of the numbers of others, which no operation shows."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
         super().__init__()
         self._tell = tell
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        made_of = {torch.tensor: 0, torch.as_tensor: 0, torch.asarray: 0, Tensor.new_tensor: 1, Tensor.new: 1}.get(function)
+        if made_of is not None and any(isinstance(x, Tensor) for x in leaves_of((args[made_of:], kwargs or {}))):
+            self._tell(_READS)
+        return function(*args, **(kwargs or {}))
+
+
+class _Operations(TorchDispatchMode):
+    """A mode that tells of operations that read a value as a number of Python, or write into what the network holds."""
+
+    def __init__(self, network: nn.Module, tell: Callable[[str], None]) -> None:
+        super().__init__()
+        self._tell = tell
+        tensors = (*network.parameters(), *network.buffers())
+        self._held = {x.untyped_storage().data_ptr() for x in tensors} - {0}
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function is torch.ops.aten.index.Tensor:
@@ -304,7 +326,13 @@ class _Reads(TorchDispatchMode):
         else:
             reads = not {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}.isdisjoint(function.tags)
         if reads:
-            self._tell()
+            self._tell(_READS)
+        if function._schema.is_mutable:
+            names = [x.name for x in function._schema.arguments if x.alias_info is not None and x.alias_info.is_write]
+            given = dict(zip([x.name for x in function._schema.arguments], args, strict=False)) | (kwargs or {})
+            for x in map(given.get, names):
+                if isinstance(x, Tensor) and x.untyped_storage().data_ptr() in self._held:
+                    self._tell("writes into a tensor that the network holds: write it in a hook, such as on_train_batch_end")
         return function(*args, **(kwargs or {}))
 
 
@@ -316,10 +344,6 @@ def _tree_state(network: nn.Module) -> list:
         state += [id(module), type(module), list(space), [id(x) for name, x in space.items() if name not in _OWN]]
         for name in (*_MEMBERS, *_HOOKS):
             state += [list(space[name]), list(map(id, space[name].values()))]
-        for x in (*space["_parameters"].values(), *space["_buffers"].values()):
-            if x is not None:
-                # The engine moves trained parameters, and puts them back, to check itself.
-                state += [x.requires_grad, x.dtype, x.shape, 0 if x.requires_grad or x.is_inference() else x._version]
     return state
 
 
@@ -577,6 +601,8 @@ class _Reach:
 
     def _function(self, f: FunctionType, label: str, name: str) -> None:
         package, code = _package(f.__globals__), f.__code__
+        if package not in _TRUSTED | _LIBRARY and (attributes := [x for x in vars(f) if x in self._names]):
+            self._read(f, attributes, label)
         if package in _TRUSTED or package in _LIBRARY:
             # What a decorator of theirs has wrapped is looked at.
             cells = [cell.cell_contents for cell in f.__closure__ or ()]

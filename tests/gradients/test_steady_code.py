@@ -104,7 +104,8 @@ class Appends(Base):
 class Shapes(Base):
     def forward(self, x):
         batch, width = x.shape
-        assert x.dim() == 2 and width == 5
+        if x.dim() != 2 or width != 5:
+            raise ValueError(f"{x.shape}: expected (B, 5)")
         return self.layer(x.reshape(batch, -1)) / math.sqrt(width)
 
 
@@ -278,3 +279,973 @@ def test_ordinary_networks_are_accepted(make):
     made = make()
     steady = watch(*made)
     assert steady.reason() is None and steady.changed() is None
+
+
+# Losses that would do something else in a later step: refused, or seen to change by what happens to them.
+
+SEEN: dict[str, object] = {}
+STEP, SCALES, HISTORY, COUNTS, COUNTER = 1, [1.0, 2.0], [], {}, itertools.count()
+GENERATOR = (x for x in itertools.count())
+NUMPY = np.random.default_rng(0)
+
+
+def net_of(forward, **kept):
+    """Make a network of a class of its own from its `forward`."""
+    return type("Net", (Base,), {"forward": forward})(**kept)
+
+
+def seen(name):
+    """Enter what makes a network, its loss and what happens to it later (or None) into the table."""
+
+    def enter(make):
+        SEEN[name] = make
+        return make
+
+    return enter
+
+
+def forward(name, change=None, **kept):
+    """Enter a `forward` into the table."""
+
+    def enter(run):
+        def make():
+            net = net_of(run, **{key: x() if callable(x) and key[0] == "m" else x for key, x in kept.items()})
+            return net, loss_of(net), None if change is None else functools.partial(change, net)
+
+        SEEN[name] = make
+        return run
+
+    return enter
+
+
+@forward("counts its calls")
+def _(self, x):
+    self.steps = getattr(self, "steps", 0) + 1
+    return self.layer(x) * self.steps
+
+
+@forward("a counter of a callback", lambda net: setattr(net, "steps", 2), steps=1)
+def _(self, x):
+    return self.layer(x) * self.steps
+
+
+@forward("a name that may be another one", steps=1, word="steps")
+def _(self, x):
+    return self.layer(x) * getattr(self, self.word)
+
+
+@forward("an attribute that appears later", lambda net: setattr(net, "extra", 2))
+def _(self, x):
+    return self.layer(x) * getattr(self, "extra", 1)
+
+
+@forward("a class attribute that appears later", lambda net: setattr(type(net), "extra", 2))
+def _(self, x):
+    return self.layer(x) * (2 if hasattr(self, "extra") else 1)
+
+
+@forward("vars", steps=1)
+def _(self, x):
+    return self.layer(x) * vars(self)["steps"]
+
+
+@forward("__dict__", steps=1)
+def _(self, x):
+    return self.layer(x) * self.__dict__["steps"]
+
+
+@forward("a list that changes", lambda net: net.scales.append(3), scales=[1, 2])
+def _(self, x):
+    return self.layer(x) * self.scales[-1]
+
+
+@forward("a list that is written", scales=[1, 2])
+def _(self, x):
+    self.scales.append(1)
+    return self.layer(x) * len(self.scales)
+
+
+@forward("a list that is written through another name", scales=[1, 2])
+def _(self, x):
+    scales = self.scales
+    scales += [1]
+    return self.layer(x) * len(scales)
+
+
+@forward("a dict that changes", lambda net: net.scales.update(a=3), scales={"a": 1})
+def _(self, x):
+    return self.layer(x) * self.scales["a"]
+
+
+@forward("a dict that is written", scales={"a": 1})
+def _(self, x):
+    self.scales["a"] += 1
+    return self.layer(x) * self.scales["a"]
+
+
+@forward("a dict within a tuple", lambda net: net.scales[0].update(a=3), scales=({"a": 1},))
+def _(self, x):
+    return self.layer(x) * self.scales[0]["a"]
+
+
+@forward("a deque", scales=collections.deque([1]))
+def _(self, x):
+    return self.layer(x) * self.scales[0]
+
+
+@forward("a default dict", scales=collections.defaultdict(int))
+def _(self, x):
+    return self.layer(x) * (1 + self.scales["a"])
+
+
+@forward("a dict of a class of its own", scales=type("Settings", (dict,), {})(a=1))
+def _(self, x):
+    return self.layer(x) * self.scales["a"]
+
+
+@forward("a set", scales={1})
+def _(self, x):
+    return self.layer(x) * len(self.scales)
+
+
+@forward("a set that is made", steps=1)
+def _(self, x):
+    return sum(self.layer(x) * y for y in {x.sum(), x.mean()})
+
+
+@forward("a settings object", lambda net: setattr(net.config, "beta", 2.0), config=Config())
+def _(self, x):
+    return self.layer(x) * self.config.beta
+
+
+@forward("settings that are replaced", lambda net: setattr(net, "config", Config(2.0)), config=Config())
+def _(self, x):
+    return self.layer(x) * self.config.beta
+
+
+@forward("a namespace", config=types.SimpleNamespace(beta=1))
+def _(self, x):
+    return self.layer(x) * self.config.beta
+
+
+class Slotted:
+    __slots__ = ("beta",)
+
+    def __init__(self):
+        self.beta = 1
+
+
+@forward("an object with slots", config=Slotted())
+def _(self, x):
+    return self.layer(x) * self.config.beta
+
+
+@forward("a global number", lambda net: globals().update(STEP=STEP + 1000))
+def _(self, x):
+    return self.layer(x) * STEP
+
+
+@forward("a global list", lambda net: SCALES.append(1))
+def _(self, x):
+    return self.layer(x) * SCALES[-1]
+
+
+@forward("a global that is written")
+def _(self, x):
+    global STEP
+    STEP += 1
+    return self.layer(x) * STEP
+
+
+@forward("a global list that is written")
+def _(self, x):
+    HISTORY.append(1)
+    return self.layer(x) * len(HISTORY)
+
+
+@forward("an iterator")
+def _(self, x):
+    return self.layer(x) * next(COUNTER)
+
+
+@forward("a generator")
+def _(self, x):
+    return self.layer(x) * (1 + next(GENERATOR))
+
+
+@forward("a generator of its own", mgenerator=lambda: iter([1.0] * 100))
+def _(self, x):
+    return self.layer(x) * next(self.mgenerator)
+
+
+@forward("random")
+def _(self, x):
+    return self.layer(x) * random.random()
+
+
+@forward("a random choice")
+def _(self, x):
+    return self.layer(x) * random.choice((1, 2))
+
+
+@forward("numpy's random numbers")
+def _(self, x):
+    return self.layer(x) * float(np.random.rand())
+
+
+@forward("a generator of numpy")
+def _(self, x):
+    return self.layer(x) * float(NUMPY.random())
+
+
+@forward("time")
+def _(self, x):
+    return self.layer(x) * (time.time() % 2)
+
+
+@forward("the environment")
+def _(self, x):
+    return self.layer(x) * float(os.environ.get("SCALE", "1"))
+
+
+@forward("print")
+def _(self, x):
+    print(x.shape)
+    return self.layer(x)
+
+
+@forward("logging")
+def _(self, x):
+    logging.getLogger().debug("here")
+    return self.layer(x)
+
+
+@forward("warnings", mseen=lambda: 1)
+def _(self, x):
+    with warnings.catch_warnings(action="ignore"):
+        warnings.warn("here", stacklevel=1)
+    return self.layer(x)
+
+
+@forward("a thread")
+def _(self, x):
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+    return self.layer(x)
+
+
+@forward("an import")
+def _(self, x):
+    import fractions
+
+    return self.layer(x) * float(fractions.Fraction(1, 2))
+
+
+@forward("an identity")
+def _(self, x):
+    return self.layer(x) * (1 + id(x) % 2)
+
+
+@forward("the size of memory")
+def _(self, x):
+    return self.layer(x) * (1 + (gc.get_count()[0] > 100))
+
+
+@functools.lru_cache
+def _cached(n):
+    return n * STEP
+
+
+@forward("a function with a cache")
+def _(self, x):
+    return self.layer(x) * _cached(1)
+
+
+@forward("a property with a cache", mseen=lambda: 1)
+def _(self, x):
+    return self.layer(x) * Cached().number
+
+
+class Cached:
+    @functools.cached_property
+    def number(self):
+        return STEP
+
+
+def counting(f):
+    calls = [0]
+
+    @functools.wraps(f)
+    def call(*args):
+        calls[0] += 1
+        return f(*args) * calls[0]
+
+    return call
+
+
+@forward("a decorator that counts")
+@counting
+def _(self, x):
+    return self.layer(x)
+
+
+def annealed(f):
+    calls = 0
+
+    @functools.wraps(f)
+    def call(*args):
+        nonlocal calls
+        calls += 1
+        return f(*args) * calls
+
+    return call
+
+
+@forward("a decorator with a number of its own")
+@annealed
+def _(self, x):
+    return self.layer(x)
+
+
+@forward("a decorator of torch around one that counts")
+@torch.enable_grad()
+@counting
+def _(self, x):
+    return self.layer(x)
+
+
+def _scale(x, by=1.0, *, plus=0.0):
+    return x * by + plus
+
+
+def _set(name, value):
+    return lambda net: setattr(_scale, name, value)
+
+
+@forward("defaults", _set("__defaults__", (2.0,)))
+def _(self, x):
+    return _scale(self.layer(x))
+
+
+@forward("defaults by name", lambda net: _scale.__kwdefaults__.update(plus=2.0))
+def _(self, x):
+    return _scale(self.layer(x))
+
+
+@forward("another code", lambda net: setattr(_scale, "__code__", (lambda x, by=1.0, *, plus=0.0: x).__code__))
+def _(self, x):
+    return _scale(self.layer(x))
+
+
+@forward("another function", lambda net: globals().update(_rebound=_scale))
+def _(self, x):
+    return _rebound(self.layer(x))
+
+
+def _rebound(x):
+    return x
+
+
+@forward("a builtin that is hidden", lambda net: globals().update(sum=max))
+def _(self, x):
+    return sum([self.layer(x)])
+
+
+@forward("an attribute of a function", lambda net: setattr(_rebound_with, "by", 3.0))
+def _(self, x):
+    return self.layer(x) * _rebound_with.by
+
+
+def _rebound_with(x):
+    return x
+
+
+_rebound_with.by = 2.0
+
+
+@forward("a partial with keywords", lambda net: net.scale.keywords.update(by=2.0), scale=functools.partial(_scale, by=1.0))
+def _(self, x):
+    return self.scale(self.layer(x))
+
+
+@forward("a list within a partial", lambda net: net.scale.args[0].append(3), scale=functools.partial(max, [1, 2]))
+def _(self, x):
+    return self.layer(x) * self.scale()[-1] if False else self.layer(x) * len(self.scale.args[0])
+
+
+@forward("a method of another object", lambda net: setattr(net.scale.__self__, "by", 2.0), scale=None)
+def _(self, x):
+    return self.layer(x) * self.scale()
+
+
+class Scale:
+    total = 1.0
+
+    def __init__(self, by=1.0):
+        self.by = by
+
+    def __call__(self):
+        return self.by
+
+    def number(self):
+        return self.by * self.total
+
+
+class Counts(Scale):
+    def __call__(self):
+        self.by += 1.0
+        return self.by
+
+
+class Hidden:
+    """Attributes that are found by code."""
+
+    def __init__(self):
+        self.values = {"by": 1.0}
+
+    def __getattr__(self, name):
+        return self.values[name]
+
+
+class Intercepts:
+    def __init__(self):
+        self.by = 1.0
+
+    def __getattribute__(self, name):
+        return object.__getattribute__(self, name)
+
+
+@seen("a method of an object")
+def _():
+    net = net_of(lambda self, x: self.layer(x) * self.scale(), scale=Scale().number)
+    return net, loss_of(net), lambda: setattr(net.scale.__self__, "by", 2.0)
+
+
+@seen("a class attribute of an object")
+def _():
+    net = net_of(lambda self, x: self.layer(x) * self.scale.number(), scale=type("S", (Scale,), {})())
+    return net, loss_of(net), lambda: setattr(type(net.scale), "total", 2.0)
+
+
+@seen("an object that is called")
+def _():
+    net = net_of(lambda self, x: self.layer(x) * self.scale(), scale=Scale())
+    return net, loss_of(net), lambda: setattr(net.scale, "by", 2.0)
+
+
+@seen("an object that counts")
+def _():
+    net = net_of(lambda self, x: self.layer(x) * self.scale(), scale=Counts())
+    return net, loss_of(net), None
+
+
+@seen("__getattr__")
+def _():
+    net = net_of(lambda self, x: self.layer(x) * self.scale.by, scale=Hidden())
+    return net, loss_of(net), lambda: net.scale.values.update(by=2.0)
+
+
+@seen("__getattribute__")
+def _():
+    net = net_of(lambda self, x: self.layer(x) * self.scale.by, scale=Intercepts())
+    return net, loss_of(net), None
+
+
+@seen("a loss that is an object with a state")
+def _():
+    net = nn.Linear(5, 3)
+
+    class Loss:
+        weight = 1.0
+
+        def __call__(self, lot, _):
+            return net(lot.records).square().sum(dim=1) * self.weight
+
+    loss = Loss()
+    return net, loss, lambda: setattr(loss, "weight", 2.0)
+
+
+@seen("a method of an object as a loss")
+def _():
+    net = nn.Linear(5, 3)
+
+    class Loss:
+        def __init__(self):
+            self.steps = 0
+
+        def loss(self, lot, _):
+            self.steps += 1
+            return net(lot.records).square().sum(dim=1) * self.steps
+
+    return net, Loss().loss, None
+
+
+def _closure(change):
+    def make():
+        net, weight, settings = nn.Linear(5, 3), 1.0, {"weight": 1.0}
+
+        def weighted(x):
+            return x * weight * settings["weight"]
+
+        def loss(lot, _):
+            return weighted(net(lot.records).square().sum(dim=1))
+
+        def later():
+            nonlocal weight
+            if change == "number":
+                weight = 2.0
+            elif change == "dict":
+                settings["weight"] = 2.0
+            else:
+                weighted.__closure__[1].cell_contents = 3.0
+
+        return net, loss, later
+
+    return make
+
+
+SEEN["a number in the closure of another function"] = _closure("number")
+SEEN["a dict in a closure"] = _closure("dict")
+SEEN["a cell that is written"] = _closure("cell")
+
+
+@seen("another network in a closure")
+def _():
+    nets = [nn.Linear(5, 3), nn.Linear(5, 3).requires_grad_(False)]
+    net, teacher = nets
+
+    def loss(lot, _):
+        return (net(lot.records) - teacher(lot.records)).square().sum(dim=1)
+
+    def later():
+        teacher.weight = nn.Parameter(torch.zeros(3, 5), requires_grad=False)
+
+    return net, loss, later
+
+
+@seen("a groups of an optimizer")
+def _():
+    net = nn.Linear(5, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    return net, lambda lot, _: net(lot.records).square().sum(dim=1) * optimizer.param_groups[0]["lr"], None
+
+
+# Changes of a network.
+
+
+def _plain(self, x):
+    return self.layer(x)
+
+
+def _buffered(self, x):
+    return self.layer(x) * self.scale
+
+
+CHANGES = {
+    "a layer that is replaced": lambda net: setattr(net, "layer", nn.Linear(5, 3)),
+    "a parameter that is replaced": lambda net: setattr(net.layer, "weight", nn.Parameter(torch.ones(3, 5))),
+    "a frozen parameter": lambda net: setattr(net, "held", nn.Parameter(torch.ones(3), requires_grad=False)),
+    "weights that are tied": lambda net: setattr(net.layer, "weight", net.other.weight),
+    "requires_grad": lambda net: net.layer.weight.requires_grad_(False),
+    "other memory": lambda net: setattr(net.layer.weight, "data", torch.ones(3, 5)),
+    "no bias": lambda net: setattr(net.layer, "bias", None),
+    "a buffer that is replaced": lambda net: setattr(net, "scale", torch.tensor(1.0)),
+    "a buffer more": lambda net: net.layer.register_buffer("more", torch.ones(1)),
+    "a mode": lambda net: net.layer.eval(),
+    "a hook": lambda net: net.layer.register_forward_hook(lambda *_: None),
+    "a hook before": lambda net: net.layer.register_forward_pre_hook(lambda *_: None),
+    "a parametrization": lambda net: parametrize.register_parametrization(net.layer, "weight", nn.Identity()),
+    "another forward": lambda net: setattr(net.layer, "forward", lambda x: x[:, :3]),
+    "another forward of its own": lambda net: setattr(net, "forward", lambda x: x[:, :3]),
+    "another class": lambda net: setattr(net.layer, "__class__", type("Other", (nn.Linear,), {})),
+    "another class of its own": lambda net: setattr(net, "__class__", type("Other", (type(net),), {})),
+    "another method of the class": lambda net: setattr(type(net), "forward", lambda self, x: x[:, :3]),
+    "a method of a base": lambda net: setattr(type(net), "hidden", lambda self, x: 2 * self.layer(x)),
+    "a probability": lambda net: setattr(net.drop, "p", 0.9),
+    "a deleted attribute": lambda net: delattr(net, "layer"),
+    "all in half": lambda net: net.half(),
+    "new memory of all": lambda net: net.load_state_dict(copy.deepcopy(net.state_dict()), assign=True),
+    "a module of its own": lambda net: net.add_module("more", nn.Linear(1, 1)),
+    "eval": lambda net: net.eval(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_network_that_changes(change):
+    class Net(Base):
+        def prepare(self):
+            self.other, self.drop = nn.Linear(5, 3), nn.Dropout(0.1)
+            self.held = nn.Parameter(torch.ones(3), requires_grad=False)
+            self.register_buffer("scale", torch.tensor(1.0))
+
+        def forward(self, x):
+            return self.drop(self.hidden(x)) * self.scale * self.held + 0 * self.other(x)
+
+    net = Net()
+    steady = watch(net, loss := loss_of(net))
+    assert steady.reason() is None and steady.changed() is None
+    change(net)
+    assert loss is not None and steady.changed() is not None
+
+
+def test_torch_that_changes():
+    net = nn.Linear(5, 3)
+    steady = watch(net, loss := loss_of(net))
+    assert loss is not None and steady.changed() is None
+    with torch.no_grad():
+        assert "state of torch" in steady.changed()
+    with torch.autocast("cpu"):
+        assert "state of torch" in steady.changed()
+    with torch.device("meta"):
+        assert "state of torch" in steady.changed()
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert "state of torch" in steady.changed()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert "hook" in steady.changed()
+    hook.remove()
+    assert steady.changed() is None
+
+
+# Numbers that are read, and what becomes part of the trained function.
+
+
+def reads(name, **kept):
+    return forward(name, **kept)
+
+
+@forward("a parameter's number", mscale=lambda: nn.Parameter(torch.tensor(2.0), requires_grad=False))
+def _(self, x):
+    return self.layer(x) * self.mscale.item()
+
+
+@forward("a float of a tensor", mscale=lambda: torch.tensor(2.0))
+def _(self, x):
+    return self.layer(x) * float(self.mscale)
+
+
+@forward("a condition on a tensor", mscale=lambda: torch.tensor(2.0))
+def _(self, x):
+    return self.layer(x) if self.mscale > 1 else self.layer(x) * 2
+
+
+@forward("a tensor as a size", mscale=lambda: torch.tensor(2))
+def _(self, x):
+    return self.layer(x) * len(range(self.mscale))
+
+
+@forward("a tensor as an index", mscale=lambda: torch.tensor(1))
+def _(self, x):
+    return self.layer(x) * (1.0, 2.0)[self.mscale]
+
+
+@forward("a tensor as text", mscale=lambda: torch.tensor(1.0))
+def _(self, x):
+    return self.layer(x) * len(f"{self.mscale:.3f}")
+
+
+@forward("a tensor as a list", mscale=lambda: torch.ones(2))
+def _(self, x):
+    return self.layer(x) * self.mscale.tolist()[0]
+
+
+@forward("a tensor of numpy", mscale=lambda: torch.ones(2))
+def _(self, x):
+    return self.layer(x) * float(self.mscale.numpy()[0])
+
+
+@forward("a tensor by numpy", mscale=lambda: torch.ones(2))
+def _(self, x):
+    return self.layer(x) * float(np.asarray(self.mscale)[0])
+
+
+@forward("dlpack", mscale=lambda: torch.ones(2))
+def _(self, x):
+    return self.layer(x) * float(np.from_dlpack(self.mscale)[0])
+
+
+@forward("a number as an argument", mscale=lambda: torch.tensor(0.1))
+def _(self, x):
+    return F.leaky_relu(self.layer(x), self.mscale)
+
+
+@forward("a tensor of a tensor", mscale=lambda: torch.tensor(0.1))
+def _(self, x):
+    return self.layer(x) * torch.tensor([self.mscale, self.mscale, 1.0])
+
+
+@forward("a mask of public numbers", mscale=lambda: torch.arange(3.0))
+def _(self, x):
+    return self.layer(x).sum() * self.mscale[self.mscale > 0.5]
+
+
+@forward("equal", mscale=lambda: torch.arange(3.0))
+def _(self, x):
+    return self.layer(x) if torch.equal(self.mscale, self.mscale) else x
+
+
+@forward("an array", scale=np.ones(3, dtype=np.float32))
+def _(self, x):
+    return self.layer(x) * torch.from_numpy(self.scale)
+
+
+@forward("a moving average", mscale=lambda: nn.Buffer(torch.ones(3)))
+def _(self, x):
+    self.mscale.mul_(0.9)
+    return self.layer(x) * self.mscale
+
+
+@forward("an element of a buffer", mscale=lambda: nn.Buffer(torch.ones(3)))
+def _(self, x):
+    self.mscale[1] = 0.5
+    return self.layer(x) * self.mscale
+
+
+@forward("a buffer that counts", mscale=lambda: nn.Buffer(torch.ones(())))
+def _(self, x):
+    self.mscale += 1
+    return self.layer(x) * self.mscale
+
+
+@forward("a mode that is set")
+def _(self, x):
+    self.train(not self.training)
+    return self.layer(x)
+
+
+@forward("a hook that is set")
+def _(self, x):
+    self.layer.register_forward_hook(lambda *_: None)
+    return self.layer(x)
+
+
+@forward("a buffer that is registered")
+def _(self, x):
+    self.register_buffer("last", torch.zeros(1))
+    return self.layer(x)
+
+
+@forward("a metric", mmetric=MeanMetric)
+def _(self, x):
+    self.mmetric.update(1.0)
+    return self.layer(x)
+
+
+@forward("memory")
+def _(self, x):
+    return self.layer(x) * (1 + torch.cuda.memory_allocated() % 2)
+
+
+@forward("a file of torch")
+def _(self, x):
+    return self.layer(x) * torch.load("there")
+
+
+@forward("a spectral norm", mnormed=lambda: parametrizations.spectral_norm(nn.Linear(5, 3)))
+def _(self, x):
+    return self.layer(x) + self.mnormed(x)
+
+
+@forward("a tensor kept aside", lambda net: net.kept.update(a=torch.ones(3)), kept={"a": torch.zeros(3)})
+def _(self, x):
+    return self.layer(x) + self.kept["a"]
+
+
+@forward("a tensor that is replaced", lambda net: setattr(net, "kept", torch.ones(3)), kept=torch.zeros(3))
+def _(self, x):
+    return self.layer(x) + self.kept
+
+
+@forward("modules in a list", lambda net: net.others.reverse(), others=[nn.Tanh(), nn.ReLU()])
+def _(self, x):
+    return self.others[0](self.layer(x))
+
+
+@forward("a hook on a gradient")
+def _(self, x):
+    y = self.layer(x)
+    y.register_hook(lambda g: g * STEP)
+    return y
+
+
+class Own(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x * STEP
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * STEP
+
+
+@forward("a function with a backward pass of its own")
+def _(self, x):
+    return Own.apply(self.layer(x))
+
+
+@contextlib.contextmanager
+def _counted():
+    COUNTS["calls"] = COUNTS.get("calls", 0) + 1
+    yield
+
+
+@forward("a context that counts")
+def _(self, x):
+    with _counted():
+        return self.layer(x) * COUNTS["calls"]
+
+
+@forward("code as text")
+def _(self, x):
+    return self.layer(x) * eval("STEP")
+
+
+@forward("globals")
+def _(self, x):
+    return self.layer(x) * globals()["STEP"]
+
+
+@forward("a frame")
+def _(self, x):
+    import sys
+
+    return self.layer(x) * len(sys._getframe().f_code.co_name)
+
+
+# Training steps of Lightning.
+
+
+def lightning(name, step, change=None, **kept):
+    def make():
+        module = type("Module", (VAE,), {"training_step": step})()
+        for key, x in kept.items():
+            setattr(module, key, x)
+        return module, lambda lot, _: module.training_step(lot.records, len(HISTORY)), change and functools.partial(change, module)
+
+    SEEN[f"Lightning: {name}"] = make
+
+
+class _Trainer:
+    current_epoch = global_step = 0
+
+
+def _error(self, batch):
+    return (self.decoder(self.encode(batch)[0]) - batch).square().sum(dim=1)
+
+
+lightning("log", lambda self, batch, i: (self.log("a", 1.0), _error(self, batch))[1], log=lambda *_: None)
+lightning("epoch", lambda self, batch, i: _error(self, batch) * (1 + self.current_epoch), _trainer=_Trainer())
+lightning("steps", lambda self, batch, i: _error(self, batch) * (1 + self.global_step), _trainer=_Trainer())
+lightning("trainer", lambda self, batch, i: _error(self, batch) * (1 + self.trainer.current_epoch), _trainer=_Trainer())
+lightning("kept trainer", lambda self, batch, i: _error(self, batch) * (1 + self.own.current_epoch), own=pl.Trainer(logger=False))
+lightning("hparams", lambda self, batch, i: _error(self, batch) * self.hparams.get("beta", 1.0))
+lightning("a number", lambda self, batch, i: _error(self, batch) * self.beta, lambda net: setattr(net, "beta", 0.9))
+
+
+
+
+@forward("a tensor as an index of a tensor", mscale=lambda: torch.tensor(1))
+def _(self, x):
+    return self.layer(x)[:, self.mscale]
+
+
+@forward("a tensor as the end of a slice", mscale=lambda: torch.tensor(1))
+def _(self, x):
+    return self.layer(x)[:, : self.mscale]
+
+
+@forward("a tensor as a shape", mscale=lambda: torch.tensor(3))
+def _(self, x):
+    return self.layer(x).view(-1, self.mscale)
+
+
+@forward("a tensor as a shape of zeros", mscale=lambda: torch.tensor(3))
+def _(self, x):
+    return self.layer(x) + torch.zeros(self.mscale)
+
+
+@forward("the old way to make a tensor", mscale=lambda: torch.tensor(3.0))
+def _(self, x):
+    return self.layer(x) * torch.Tensor([self.mscale, 1.0, 1.0])
+
+
+@forward("a new tensor of a tensor", mscale=lambda: torch.tensor(3.0))
+def _(self, x):
+    return self.layer(x) * x.new_tensor([self.mscale, 1.0, 1.0])
+
+
+@forward("filled with a tensor", mscale=lambda: torch.tensor(3.0))
+def _(self, x):
+    return self.layer(x) * torch.full((3,), self.mscale)
+
+
+@forward("a range of a tensor", mscale=lambda: torch.tensor(3.0))
+def _(self, x):
+    return self.layer(x) * torch.arange(self.mscale)
+
+
+@forward("alpha", mscale=lambda: torch.tensor(3.0))
+def _(self, x):
+    return torch.add(self.layer(x), 1.0, alpha=self.mscale)
+
+
+@forward("max of tensors", mscale=lambda: torch.tensor(3.0))
+def _(self, x):
+    return self.layer(x) * max(self.mscale, 2.0)
+
+
+@forward("a tensor in a list", mscale=lambda: torch.tensor(3.0))
+def _(self, x):
+    return self.layer(x) if self.mscale in [1.0, 3.0] else x
+
+
+@forward("where", mscale=lambda: torch.tensor([3.0, 0.0]))
+def _(self, x):
+    return self.layer(x) * len(torch.where(self.mscale)[0])
+
+
+@forward("repeated by a tensor", mscale=lambda: torch.tensor([1, 2]))
+def _(self, x):
+    return self.layer(x) * torch.repeat_interleave(torch.ones(2), self.mscale)
+
+
+@forward("split by a tensor", mscale=lambda: torch.tensor([1, 2]))
+def _(self, x):
+    return torch.tensor_split(self.layer(x), self.mscale, dim=1)[0]
+
+
+@forward("one hot", mscale=lambda: torch.tensor([1, 2]))
+def _(self, x):
+    return self.layer(x) * F.one_hot(self.mscale).sum()
+
+
+@pytest.mark.parametrize("make", SEEN.values(), ids=SEEN)
+def test_losses_that_change_are_refused_or_seen(make):
+    before = {name: globals()[name] for name in ("STEP", "_rebound")}
+    parts = _scale.__code__, _scale.__defaults__, dict(_scale.__kwdefaults__)
+    net, loss, change = make()
+    try:
+        try:
+            steady = watch(net, loss)
+        except (ValueError, RuntimeError, FileNotFoundError, TypeError):
+            # The engine refuses it itself.
+            return
+        if change is None:
+            assert steady.reason() is not None
+        elif steady.reason() is None:
+            assert steady.changed() is None
+            change()
+            assert steady.changed() is not None
+    finally:
+        globals().update(before)
+        globals().pop("sum", None)
+        _scale.__code__, _scale.__defaults__, _scale.__kwdefaults__ = parts
