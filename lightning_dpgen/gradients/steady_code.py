@@ -16,6 +16,7 @@ import contextlib
 import dis
 import enum
 import functools
+import inspect
 import math
 import re
 import sys
@@ -37,12 +38,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lightning_dpgen.gradients.layers import modules_of
+from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.trees import leaves_of
 
 # Packages whose code is trusted; of Lightning, the property that looks up a device; of the standard library, modules that
 # keep nothing themselves.
 _TRUSTED = {"torch", "functorch", "lightning_dpgen", "lightning_fabric.utilities.device_dtype_mixin"}
 _LIBRARY = {"contextlib", "functools", "collections", "_collections_abc", "abc", "enum", "types", "typing", "itertools"}
+_STDLIB = str(Path(inspect.__file__).parent)
 # What trusted code calls is as trusted as it is.
 _HELPERS = sys.stdlib_module_names | {"numpy", "sympy", "typing_extensions"}
 _LIGHTNING = {"pytorch_lightning", "lightning", "lightning_fabric"}
@@ -92,6 +95,10 @@ _OF_LIGHTNING = set(
     "hparams_initial toggle_optimizer untoggle_optimizer manual_backward".split()
 )
 _OF_LOT = {"draw", "slots", "persons", "units", "fetch", "cut", "divide", "in_slots"}
+# Methods that change a module; changes of the network itself are seen.
+_CHANGES = set(
+    "train register_buffer register_parameter register_module add_module load_state_dict half double to_empty".split()
+)
 _OPCODES = re.compile(
     r"(BINARY|BUILD|CALL|CHECK|COMPARE|CONTAINS|CONVERT|COPY|DICT|END|FORMAT|FOR|GET_(ITER|LEN)|IS|JUMP|LIST|LOAD|MAKE|MAP|"
     r"POP|PUSH|RAISE|RETURN|STORE|UNARY|UNPACK|DELETE_(FAST|SUBSCR)|NOP|RESUME|PRECALL|KW_NAMES|RERAISE|SWAP|TO_BOOL|YIELD|"
@@ -137,6 +144,7 @@ class SteadyCode:
         self._of_torch: dict[CodeType, None] = {}
         self._fault: str | None = None
         self._watched: _Watched | None = None
+        self._lots = False
 
     @contextlib.contextmanager
     def watching(self, *losses: Callable) -> Iterator[None]:
@@ -145,30 +153,38 @@ class SteadyCode:
         Args:
             losses: the functions that are called (``term.loss``), where they are no methods of the network.
         """
-        network, base, before = self._network(), sys._getframe(2), sys.getprofile()
+        network, before = self._network(), sys.getprofile()
+        # What is on the stack already is no part of the loss. The frames are held, so that no other is taken for one.
+        below, frame = set(), sys._getframe()
+        while frame is not None:
+            below.add(frame)
+            frame = frame.f_back
         state, entries, fresh = _tree_state(network), [], set()
 
         def profile(frame: FrameType, event: str, argument: Any) -> None:
             if event == "call":
-                self._see(frame, base, entries, fresh)
-            elif event == "c_call" and _is_user(frame, base) and not _is_harmless(argument):
+                self._see(frame, below, entries, fresh)
+            elif event == "c_call" and _is_user(frame, below) and not _is_harmless(argument):
                 name = getattr(argument, "__qualname__", type(argument).__name__)
                 self._blame(f"{_line(frame)} calls {name}, which may return something else in the next step: leave it out")
 
-        tell = functools.partial(self._blame_line, base)
+        tell = functools.partial(self._blame_line, below)
         with _NewTensors(tell), _Operations(network, tell):
             sys.setprofile(profile)
             try:
                 yield
             finally:
-                sys.setprofile(before)
+                if sys.getprofile() is not profile:
+                    self._blame("a profiler runs beside the loss, so what that calls is not seen: train without it")
+                sys.setprofile(before if callable(before) else None)
         if _tree_state(network) != state:
             self._blame("the loss changes the network that it is called with (a mode, a buffer, a hook): leave that out")
-        if self._fault is None:
-            try:
-                self._watched = _Reach(self._codes, self._of_torch, fresh).watch(network, losses, entries)
-            except _Unsteady as reason:
-                self._blame(str(reason))
+        try:
+            reach = _Reach(self._codes, self._of_torch, fresh, self._lots)
+            self._watched = reach.watch(network, losses, entries)
+        except _Unsteady as reason:
+            # It says more than what was seen on the way.
+            self._fault = str(reason)
 
     def reason(self) -> str | None:
         """Return None if the Python that ran can be left out from now on, or else one line that says why not."""
@@ -186,60 +202,67 @@ class SteadyCode:
     def _blame(self, reason: str) -> None:
         self._fault = self._fault or reason
 
-    def _blame_line(self, base: FrameType, what: str) -> None:
+    def _blame_line(self, below: set[FrameType], what: str) -> None:
         """Blame what the innermost line of a user does, if one runs."""
-        frame = sys._getframe(1)
-        while frame is not None and frame is not base:
-            if _is_user(frame, base):
+        for frame in _frames(sys._getframe(1), below):
+            if _is_user(frame, below):
                 self._blame(f"{_line(frame)} {what}")
                 return
-            frame = frame.f_back
 
-    def _see(self, frame: FrameType, base: FrameType, entries: list, fresh: set[int]) -> None:
+    def _see(self, frame: FrameType, below: set[FrameType], entries: list, fresh: set[int]) -> None:
         code = frame.f_code
-        if not _is_user(frame, base):
+        if not _is_user(frame, below):
             if _package(frame.f_globals) != "lightning_dpgen":
                 self._of_torch[code] = None
             return
+        outer = list(_frames(frame, below))
         # What an import runs is no part of the loss, and code that imports is refused.
-        below = frame
-        while below is not None and below is not base:
-            if _package(below.f_globals) == "importlib":
-                return
-            below = below.f_back
+        if any(_package(x.f_globals) == "importlib" for x in outer):
+            return
         self._codes[code] = None
-        if code.co_flags & (0x80 | 0x100 | 0x200):
+        if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             self._blame(f"{_line(frame)} is a coroutine (async): write a function")
         if code.co_name == "__init__":
             fresh.add(id(frame.f_locals[code.co_varnames[0]]))
-        below = frame.f_back
-        while below is not None and below is not base:
-            if _is_user(below, base):
-                return
-            below = below.f_back
+        if any(_is_user(x, below) for x in outer[1:]):
+            return
         # Its arguments are from this package: records, or the number of the lot.
         for name in _read_arguments(code):
             given = frame.f_locals.get(name)
-            if not _is_record(given):
+            if isinstance(given, Lot):
+                self._lots = True
+            elif not _is_record(given):
                 keep = type(given) in _ATOMS or isinstance(given, tuple | list | dict)
                 entries.append((code, name, given if keep else weakref.ref(given)))
 
 
-def _package(space: dict[str, Any]) -> str:
-    name = space.get("__name__")
+def _frames(frame: FrameType | None, below: set[FrameType]) -> Iterator[FrameType]:
+    """Yield a frame and those that it was called from, up to what was on the stack before."""
+    while frame is not None and frame not in below:
+        yield frame
+        frame = frame.f_back
+
+
+def _package(space: dict[str, Any] | str | None) -> str:
+    """Return the package of a module, by its globals or its name; text of length 0 for one that hides one of Python's."""
+    if not isinstance(space, dict):
+        space = vars(sys.modules[space]) if space in sys.modules else {"__name__": space}
+    name, file = space.get("__name__"), space.get("__file__")
     name = name if isinstance(name, str) else ""
-    return name if name in _TRUSTED else name.partition(".")[0]
+    package = name if name in _TRUSTED else name.partition(".")[0]
+    if package in sys.stdlib_module_names and file is not None:
+        return package if file.startswith(_STDLIB) and "site-packages" not in file else ""
+    return package
 
 
-def _is_user(frame: FrameType, base: FrameType) -> bool:
+def _is_user(frame: FrameType, below: set[FrameType]) -> bool:
     """Return whether the code of a frame is to be looked at: that of the standard library is, where such code calls it."""
-    while frame is not None and frame is not base:
-        package = _package(frame.f_globals)
+    for x in _frames(frame, below):
+        package = _package(x.f_globals)
         if package not in _HELPERS:
             return package not in _TRUSTED
         if package in _LIBRARY:
             return False
-        frame = frame.f_back
     return False
 
 
@@ -332,7 +355,9 @@ class _Operations(TorchDispatchMode):
             given = dict(zip([x.name for x in function._schema.arguments], args, strict=False)) | (kwargs or {})
             for x in map(given.get, names):
                 if isinstance(x, Tensor) and x.untyped_storage().data_ptr() in self._held:
-                    self._tell("writes into a tensor that the network holds: write it in a hook, such as on_train_batch_end")
+                    self._tell(
+                        "writes into a tensor that the network holds: write it in a hook, such as on_train_batch_end"
+                    )
         return function(*args, **(kwargs or {}))
 
 
@@ -354,10 +379,13 @@ class _Reach:
         codes: the code of others that ran.
         of_torch: the code of torch that ran.
         fresh: the identities of objects that were made meanwhile.
+        lots: whether the code was handed a lot.
     """
 
-    def __init__(self, codes: dict[CodeType, None], of_torch: dict[CodeType, None], fresh: set[int]) -> None:
-        self._codes, self._fresh = codes, fresh
+    def __init__(
+        self, codes: dict[CodeType, None], of_torch: dict[CodeType, None], fresh: set[int], lots: bool = False
+    ) -> None:
+        self._codes, self._fresh, self._lots = codes, fresh, lots
         self._names = {name for code in codes for name in code.co_names}
         self._of_torch = {name for code in of_torch for name in code.co_names} | {"training", "forward"}
         self._covered: set[CodeType] = set()
@@ -375,6 +403,9 @@ class _Reach:
         """
         for code in self._codes:
             self._check_code(code)
+        if self._lots and (read := sorted(_OF_LOT & self._names)):
+            self._refuse(read[0], f"uses {read[0]} of a lot", "use its records and offsets alone")
+        self._device = next((x.device for x in network.parameters()), torch.device("cpu"))
         self._tree(network, type(network).__name__)
         for loss in losses:
             self._value(loss, getattr(loss, "__name__", type(loss).__name__))
@@ -384,6 +415,12 @@ class _Reach:
             if code not in self._covered:
                 where = f"{Path(code.co_filename).name}:{code.co_firstlineno} ({code.co_name})"
                 raise _Unsteady(f"{where} runs, and belongs to nothing that the loss leads to: pass it as a loss")
+        own = set(map(id, modules_of(network)))
+        for module in self._watched.modules.values():
+            if id(module) not in own and (read := sorted(_CHANGES & self._names)):
+                self._refuse(
+                    read[0], f"calls {read[0]}, and may change a {type(module).__name__} beside it", "do it before"
+                )
         if self._mutable and self._mutator:
             raise _Unsteady(
                 f"{self._mutator} may write into a list or dict, and {self._mutable} lives on: make that a tuple, or build "
@@ -459,6 +496,9 @@ class _Reach:
         elif isinstance(x, Tensor):
             if kind not in (Tensor, nn.Parameter, nn.Buffer) or not self._names.isdisjoint(vars(x)):
                 self._refuse(name, f"reads {label}, a tensor of a kind of its own ({kind.__name__})", "use a plain one")
+            if x.device != self._device:
+                # A captured kernel keeps the number of a tensor on the processor.
+                self._refuse(name, f"reads {label}, which is on {x.device}", f"move it to {self._device}")
             self._watched.tensors[id(x)] = x
         elif isinstance(x, nn.Module):
             self._tree(x, label)
@@ -511,18 +551,14 @@ class _Reach:
                 raise _Unsteady(f"{label} has a hook, whose Python would be left out: write what it does into forward")
             if isinstance(module, torch.jit.ScriptModule) or kind.__name__ == "OptimizedModule":
                 raise _Unsteady(f"{label} is compiled: call the module that it was made from")
-            packages = {_package({"__name__": c.__module__}) for c in kind.__mro__}
+            packages = {_package(c.__module__) for c in kind.__mro__}
             if packages & _LIGHTNING and (read := sorted(_OF_LIGHTNING & self._names)):
                 self._refuse(
                     read[0], f"uses {read[0]} of the LightningModule", "leave it out, or keep a number as an attribute"
                 )
-            ours = _package({"__name__": kind.__module__}) == "lightning_dpgen"
+            ours = _package(kind.__module__) == "lightning_dpgen"
             self._class(kind, kind.__name__, kind.__name__)
-            read = [
-                name
-                for name in space
-                if name not in _OWN and (ours or name in self._names or name in self._of_torch)
-            ]
+            read = [name for name in space if name not in _OWN and (ours or name in self._names or name in self._of_torch)]
             self._watched.growing |= {id(module)} if packages & _LIGHTNING else set()
             self._read(module, read, label)
             for x in (*space["_parameters"].values(), *space["_buffers"].values()):
@@ -539,7 +575,7 @@ class _Reach:
         if ("class", kind) in self._seen:
             return
         self._seen["class", kind] = kind
-        trusted = _package({"__name__": kind.__module__}) in _TRUSTED | {"builtins"}
+        trusted = _package(kind.__module__) in _TRUSTED | {"builtins"}
         if kind.__module__ == "builtins" and kind not in _FUNCTIONS and not issubclass(kind, BaseException):
             self._refuse(name, f"uses {label}, which may return something else in the next step", "leave it out")
         if not trusted and issubclass(kind, torch.autograd.Function | Tensor | TorchFunctionMode | TorchDispatchMode):
@@ -551,7 +587,7 @@ class _Reach:
         if issubclass(kind, nn.Module):
             self._watched.classes[id(kind)] = kind
         for c in kind.__mro__:
-            package = _package({"__name__": c.__module__})
+            package = _package(c.__module__)
             if package in _TRUSTED | _LIBRARY | {"builtins"}:
                 continue
             bare = c.__bases__ == (object,) and "__dict__" not in vars(c)
@@ -562,13 +598,13 @@ class _Reach:
 
     def _object(self, x: Any, label: str, name: str) -> None:
         kind = type(x)
-        package = _package({"__name__": kind.__module__})
+        package = _package(kind.__module__)
         if not hasattr(x, "__dict__") or package in _TRUSTED - {"lightning_dpgen"} | _LIBRARY | _LIGHTNING | {"builtins"}:
             self._refuse(
                 name, f"reads {label}, a {kind.__name__}, which may change", "keep what it gives as a number or a buffer"
             )
         if not isinstance(x, enum.Enum) and any(
-            _package({"__name__": c.__module__}) in _LIBRARY | {"builtins"} and c not in _PLAIN for c in kind.__mro__
+            _package(c.__module__) in _LIBRARY | {"builtins"} and c not in _PLAIN for c in kind.__mro__
         ):
             self._refuse(
                 name, f"reads {label}, a {kind.__name__}, which may change", "keep it as a tuple, or as attributes"
@@ -578,11 +614,11 @@ class _Reach:
         self._read(x, [n for n in space if n in self._names or package == "lightning_dpgen"], label)
 
     def _python_module(self, x: ModuleType, label: str) -> None:
-        space, package = vars(x), _package({"__name__": x.__name__})
+        space, package = vars(x), _package(x.__name__)
         if type(x) is not ModuleType:
             raise _Unsteady(f"the loss reads {label}, a module of a kind of its own: import what it needs from it")
         for name in self._names & space.keys():
-            if package in _TRUSTED or package in sys.stdlib_module_names:
+            if (package in _TRUSTED or package in sys.stdlib_module_names) and type(space[name]) not in _ATOMS:
                 self._value(space[name], f"{label}.{name}")
             else:
                 self._global(space, name)
@@ -607,9 +643,9 @@ class _Reach:
             # What a decorator of theirs has wrapped is looked at.
             cells = [cell.cell_contents for cell in f.__closure__ or ()]
             for x in cells:
-                if isinstance(x, FunctionType | MethodType | functools.partial | nn.Module):
+                if isinstance(x, nn.Module | functools.partial) or _code_of(x) in self._codes or _is_wrapper(x):
                     self._value(x, label)
-            wraps = (f.__module__ or "").partition(".")[0] not in _TRUSTED
+            wraps = _is_wrapper(f)
             known = f in _FUNCTIONS or _PYTHON.fullmatch(f.__globals__["__name__"]) or f.__name__ in _TRACED or wraps
             if package == "torch" and not known:
                 self._refuse(name, f"uses {label}, which is not known to follow from its arguments", "leave it out")
@@ -639,6 +675,12 @@ class _Reach:
             for x in dis.get_instructions(part):
                 if x.opname == "LOAD_GLOBAL":
                     self._global(f.__globals__, x.argval)
+
+
+def _is_wrapper(x: Any) -> bool:
+    """Return whether a decorator of torch or of the standard library has made a function around another one of a user."""
+    x = getattr(x, "__func__", x)
+    return isinstance(x, FunctionType) and (x.__module__ or "").partition(".")[0] not in _TRUSTED | _LIBRARY
 
 
 def _code_of(x: Any) -> CodeType | None:
@@ -707,7 +749,9 @@ class _Watched:
         read = [(label, list(names)) for _, label, names in owners] + [("", list(found)) for _, found, _ in spaces]
         self._getters = [itemgetter(*names, *names[: len(names) == 1]) if names else _nothing for _, names in read]
         self._labels = [f"the class of {label}" for _, label, _ in owners]
-        self._labels += [f"{label}.{name}".strip(".") for label, names in read for name in (*names, *names[: len(names) == 1])]
+        self._labels += [
+            f"{label}.{name}".strip(".") for label, names in read for name in (*names, *names[: len(names) == 1])
+        ]
         for module, (_, label, _) in zip(modules, owners, strict=False):
             self._labels += [f"{label}.{name}" for members in _MEMBERS for name in vars(module)[members]]
         self._labels += [
