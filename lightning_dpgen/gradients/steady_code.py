@@ -26,7 +26,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from operator import attrgetter, call, itemgetter
+from operator import attrgetter, call, getitem, itemgetter
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -91,7 +91,7 @@ _OUT = set(
     "register_full_backward_hook register_full_backward_pre_hook".split()
 )
 _OF_LIGHTNING = set(
-    "log log_dict print trainer _trainer current_epoch global_step logger loggers optimizers lr_schedulers fabric hparams "
+    "log log_dict print trainer current_epoch global_step logger loggers optimizers lr_schedulers fabric hparams "
     "hparams_initial toggle_optimizer untoggle_optimizer manual_backward".split()
 )
 _OF_LOT = {"draw", "slots", "persons", "units", "fetch", "cut", "divide", "in_slots"}
@@ -401,6 +401,8 @@ class _Reach:
         Raises:
             _Unsteady: for what cannot be left out.
         """
+        if any(map(_is_lightning, modules_of(network))) and (read := sorted(_OF_LIGHTNING & self._names)):
+            self._refuse(read[0], f"uses {read[0]} of the LightningModule", "leave it out, or keep a number as an attribute")
         for code in self._codes:
             self._check_code(code)
         if self._lots and (read := sorted(_OF_LOT & self._names)):
@@ -551,15 +553,10 @@ class _Reach:
                 raise _Unsteady(f"{label} has a hook, whose Python would be left out: write what it does into forward")
             if isinstance(module, torch.jit.ScriptModule) or kind.__name__ == "OptimizedModule":
                 raise _Unsteady(f"{label} is compiled: call the module that it was made from")
-            packages = {_package(c.__module__) for c in kind.__mro__}
-            if packages & _LIGHTNING and (read := sorted(_OF_LIGHTNING & self._names)):
-                self._refuse(
-                    read[0], f"uses {read[0]} of the LightningModule", "leave it out, or keep a number as an attribute"
-                )
             ours = _package(kind.__module__) == "lightning_dpgen"
             self._class(kind, kind.__name__, kind.__name__)
             read = [name for name in space if name not in _OWN and (ours or name in self._names or name in self._of_torch)]
-            self._watched.growing |= {id(module)} if packages & _LIGHTNING else set()
+            self._watched.growing |= {id(module)} if _is_lightning(module) else set()
             self._read(module, read, label)
             for x in (*space["_parameters"].values(), *space["_buffers"].values()):
                 if x is not None:
@@ -677,6 +674,10 @@ class _Reach:
                     self._global(f.__globals__, x.argval)
 
 
+def _is_lightning(module: nn.Module) -> bool:
+    return any(_package(kind.__module__) in _LIGHTNING for kind in type(module).__mro__)
+
+
 def _is_wrapper(x: Any) -> bool:
     """Return whether a decorator of torch or of the standard library has made a function around another one of a user."""
     x = getattr(x, "__func__", x)
@@ -743,17 +744,20 @@ class _Watched:
         self._tensors = self._references(self.tensors.values())
         spaces = list(self.globals.values())
         self._spaces = [space for space, _, _ in spaces]
-        self._modules, self._growing = len(modules), len(self.growing)
+        self._growing = len(self.growing)
         self._absent = [self._names - vars(x).keys() for x in modules[: self._growing]] + [lacks for _, _, lacks in spaces]
-        self._hooks = [vars(x)[name] for x in modules for name in _HOOKS] + _GLOBAL_HOOKS
+        # Those that hold nothing are held, and have to stay so.
+        self._empty = [d for x in modules for name in (*_MEMBERS, *_HOOKS) if not (d := vars(x)[name])] + _GLOBAL_HOOKS
+        held = [(i, name) for i, x in enumerate(modules) for name in _MEMBERS if vars(x)[name]]
+        self._holders, self._held = [i for i, _ in held], [name for _, name in held]
         read = [(label, list(names)) for _, label, names in owners] + [("", list(found)) for _, found, _ in spaces]
         self._getters = [itemgetter(*names, *names[: len(names) == 1]) if names else _nothing for _, names in read]
         self._labels = [f"the class of {label}" for _, label, _ in owners]
         self._labels += [
             f"{label}.{name}".strip(".") for label, names in read for name in (*names, *names[: len(names) == 1])
         ]
-        for module, (_, label, _) in zip(modules, owners, strict=False):
-            self._labels += [f"{label}.{name}" for members in _MEMBERS for name in vars(module)[members]]
+        for i, members in held:
+            self._labels += [f"{owners[i][1]}.{name}" for name in vars(modules[i])[members]]
         self._labels += [
             f"{f.__qualname__}.{part}" for f in functions for part in ("__code__", "__defaults__", "__kwdefaults__")
         ]
@@ -806,7 +810,7 @@ class _Watched:
         """Return all values that are watched, with the modules' members and all attributes that objects have."""
         owners = list(map(call, self._owners))
         spaces = [*map(vars, owners), *self._spaces]
-        members = list(chain.from_iterable(map(_OF_MODULE, spaces[: self._modules])))
+        members = list(map(getitem, map(spaces.__getitem__, self._holders), self._held))
         values = list(map(type, owners))
         values += chain.from_iterable(map(call, self._getters, spaces))
         values += chain.from_iterable(map(dict.values, members))
@@ -827,7 +831,7 @@ class _Watched:
             all(space.keys().isdisjoint(names) for space, names in zip(lacking, self._absent, strict=True)),
             list(map(Tensor.data_ptr, tensors)),
             list(map(_TRAINED, tensors)),
-            any(self._hooks),
+            any(self._empty),
             _torch_state(),
         )
 
@@ -857,9 +861,8 @@ class _Watched:
 _KINDS = (
     None, "a parameter, buffer or module was added or taken away", "an attribute was added or taken away",
     "a name that the loss looks up was added", "a tensor has other memory", "requires_grad of a tensor has changed",
-    "a hook was added", "the state of torch has changed (gradients, autocast, default types or modes)",
+    "a hook, parameter, buffer or module was added", "the state of torch has changed (gradients, autocast, default types or modes)",
 )  # fmt: skip
-_OF_MODULE = itemgetter(*_MEMBERS)
 _CELL, _CLOSURE, _TRAINED = attrgetter("cell_contents"), attrgetter("__closure__"), attrgetter("requires_grad")
 
 

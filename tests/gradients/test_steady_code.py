@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import random
+import sys
 import threading
 import time
 import types
@@ -410,7 +411,7 @@ def _(self, x):
 
 @forward("a set that is made", steps=1)
 def _(self, x):
-    return sum(self.layer(x) * y for y in {x.sum(), x.mean()})
+    return sum([self.layer(x) * y for y in {1, x.shape[1]}])
 
 
 @forward("a settings object", lambda net: setattr(net.config, "beta", 2.0), config=Config())
@@ -672,11 +673,6 @@ def _(self, x):
 @forward("a list within a partial", lambda net: net.scale.args[0].append(3), scale=functools.partial(max, [1, 2]))
 def _(self, x):
     return self.layer(x) * self.scale()[-1] if False else self.layer(x) * len(self.scale.args[0])
-
-
-@forward("a method of another object", lambda net: setattr(net.scale.__self__, "by", 2.0), scale=None)
-def _(self, x):
-    return self.layer(x) * self.scale()
 
 
 class Scale:
@@ -979,7 +975,7 @@ def _(self, x):
 
 @forward("a mask of public numbers", mscale=lambda: torch.arange(3.0))
 def _(self, x):
-    return self.layer(x).sum() * self.mscale[self.mscale > 0.5]
+    return self.layer(x)[:, :2] * self.mscale[self.mscale > 0.5]
 
 
 @forward("equal", mscale=lambda: torch.arange(3.0))
@@ -1155,7 +1151,7 @@ lightning("a number", lambda self, batch, i: _error(self, batch) * self.beta, la
 
 @forward("a tensor as an index of a tensor", mscale=lambda: torch.tensor(1))
 def _(self, x):
-    return self.layer(x)[:, self.mscale]
+    return self.layer(x)[:, self.mscale, None]
 
 
 @forward("a tensor as the end of a slice", mscale=lambda: torch.tensor(1))
@@ -1249,3 +1245,174 @@ def test_losses_that_change_are_refused_or_seen(make):
         globals().update(before)
         globals().pop("sum", None)
         _scale.__code__, _scale.__defaults__, _scale.__kwdefaults__ = parts
+
+
+# The number of a lot, which the stand-in of a training step hands on.
+
+_OURS = {"__name__": "lightning_dpgen.plugins.stand_in", "numbers": itertools.count()}
+exec("def stand_in(step):\n    def loss(lot, noise):\n        return step(lot.records, next(numbers))\n    return loss", _OURS)
+
+
+def _to_text(self, batch, batch_idx):
+    return _error(self, batch) * len(f"{batch_idx}")
+
+
+def _as_range(self, batch, batch_idx):
+    return _error(self, batch) * (1 + len(range(batch_idx)))
+
+
+def _as_index(self, batch, batch_idx):
+    return _error(self, batch) * (1.0, 2.0)[batch_idx % 2]
+
+
+def _as_bits(self, batch, batch_idx):
+    return _error(self, batch) if batch_idx & 1 else 2 * _error(self, batch)
+
+
+def _in_a_tuple(self, *both):
+    return _error(self, both[0]) * (1 + both[1])
+
+
+def _by_default(self, batch, batch_idx=0):
+    return _error(self, batch) * (1 + batch_idx)
+
+
+def _to_another(self, batch, batch_idx):
+    return _times(_error(self, batch), batch_idx)
+
+
+def _times(x, number):
+    return x * (1 + number)
+
+
+def _inside(self, batch, batch_idx):
+    return (lambda x: x * (1 + batch_idx))(_error(self, batch))
+
+
+@torch.enable_grad()
+def _decorated(self, batch, batch_idx):
+    return _error(self, batch) * (1 + batch_idx)
+
+
+NUMBERED = [_to_text, _as_range, _as_index, _as_bits, _in_a_tuple, _by_default, _to_another, _inside, _decorated]
+
+
+@pytest.mark.parametrize("step", NUMBERED)
+def test_the_number_of_a_lot(step):
+    module = type("Module", (VAE,), {"training_step": step})()
+    loss = _OURS["stand_in"](module.training_step)
+    try:
+        steady = watch(module, loss)
+    except ValueError:
+        return
+    assert "batch" in steady.reason()
+
+
+def _unread(self, batch, batch_idx):
+    del batch_idx
+    return _error(self, batch)
+
+
+@pytest.mark.parametrize("step", [VAE.training_step, _unread])
+def test_a_number_that_is_not_read(step):
+    class Module(VAE):
+        def training_step(self, batch, batch_idx):
+            found = super().training_step(batch, None)
+            return found["loss"] if isinstance(found, dict) else found
+
+    module = Module() if step is VAE.training_step else type("Module", (VAE,), {"training_step": step})()
+    loss = _OURS["stand_in"](module.training_step)
+    steady = watch(module, loss)
+    assert steady.reason() is None and steady.changed() is None
+
+
+def test_nothing_is_kept_alive():
+    class Net(Base):
+        def prepare(self):
+            self.drop, self.kept = nn.Dropout(0.1), {"a": torch.ones(3)}
+            self.others = [nn.Tanh()]
+
+        def forward(self, x):
+            return self.others[0](self.drop(self.layer(x))) * self.kept["a"]
+
+    net = Net()
+    records = torch.rand(4, 5)
+    alive = [weakref.ref(x) for x in (*net.modules(), *net.parameters(), net.others[0], net.kept["a"], records)]
+    steady = watch(net, loss := loss_of(net), records)
+    assert steady.changed() is None
+    del net, loss, records
+    gc.collect()
+    assert [x() for x in alive] == [None] * len(alive)
+    assert "gone" in steady.changed()
+
+
+def test_nothing_was_watched():
+    steady = SteadyCode(nn.Linear(1, 1))
+    assert steady.reason() == steady.changed() == "no loss was watched"
+
+
+def test_an_earlier_profiler_is_put_back():
+    calls, net = [], nn.Linear(5, 3)
+    loss, before = loss_of(net), sys.getprofile()
+
+    def profiler(*event):
+        calls.append(event)
+
+    sys.setprofile(profiler)
+    try:
+        steady = watch(net, loss)
+        assert sys.getprofile() is profiler
+    finally:
+        sys.setprofile(before)
+    assert steady.reason() is None
+
+
+def test_a_profiler_that_the_loss_starts():
+    net = nn.Linear(5, 3)
+
+    def loss(lot, _):
+        sys.setprofile(None)
+        return net(lot.records).square().sum(dim=1)
+
+    assert watch(net, loss).reason() is not None
+
+
+def test_a_file_named_like_one_of_python(tmp_path):
+    """Code of ``profile.py`` beside a script is not that of the standard library."""
+    (tmp_path / "profile.py").write_text("steps = [0]\ndef loss(x):\n    steps[0] += 1\n    return x * steps[0]\n")
+    space = {"__name__": "profile", "__file__": str(tmp_path / "profile.py")}
+    exec(compile((tmp_path / "profile.py").read_text(), space["__file__"], "exec"), space)
+    net, scale = nn.Linear(5, 3), space["loss"]
+    assert "profile.py:3" in watch(net, lambda lot, _: scale(net(lot.records).square().sum(dim=1))).reason()
+
+
+def test_reasons_name_the_line():
+    net, scales = nn.Linear(5, 3), []
+
+    def loss(lot, _):
+        scales.append(1)
+        return net(lot.records).square().sum(dim=1) * len(scales)
+
+    line = loss.__code__.co_firstlineno + 1
+    assert watch(net, loss).reason() == (
+        f"test_steady_code.py:{line} (loss) may write into a list or dict, and scales lives on: make that a tuple, or build "
+        "the other one without writing into it"
+    )
+
+
+def test_watching_several_losses():
+    net, parts = nn.Linear(5, 3), [1.0]
+
+    def first(lot, _):
+        return net(lot.records).square().sum(dim=1)
+
+    def second(lot, _):
+        return net(lot.records).abs().sum(dim=1) * parts[0]
+
+    steady = SteadyCode(net)
+    for loss in (first, second):
+        with steady.watching(first, second), warnings.catch_warnings(action="ignore"):
+            term_gradients(net, PerRecord(loss), Lot(ROWS, (0, 4)), PrivateStream(0))
+    assert steady.reason() is None and steady.changed() is None
+    parts[0] = 2.0
+    assert steady.changed() == "parts has changed"
