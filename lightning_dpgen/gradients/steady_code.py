@@ -145,10 +145,15 @@ class SteadyCode:
         self._fault: str | None = None
         self._watched: _Watched | None = None
         self._lots = False
+        # Why one call does not suffice.
+        self._unsure: str | None = None
 
     @contextlib.contextmanager
     def watching(self, *losses: Callable) -> Iterator[None]:
         """Return a context in which the loss is called; all Python that runs in it, in this thread, is collected.
+
+        A loss that may write into a list or a dict has to be watched twice: it is accepted if the second call leaves all as
+        the first has left it, since each further one then does the same.
 
         Args:
             losses: the functions that are called (``term.loss``), where they are no methods of the network.
@@ -160,6 +165,8 @@ class SteadyCode:
             below.add(frame)
             frame = frame.f_back
         state, entries, fresh = _tree_state(network), [], set()
+        earlier, known = self._watched, len(self._codes)
+        again = earlier is not None and earlier.changed() is None
 
         def profile(frame: FrameType, event: str, argument: Any) -> None:
             if event == "call":
@@ -182,6 +189,8 @@ class SteadyCode:
         try:
             reach = _Reach(self._codes, self._of_torch, fresh, self._lots)
             self._watched = reach.watch(network, losses, entries)
+            again = again and earlier.changed() is None and len(self._codes) == known
+            self._unsure = None if again else self._watched.unsure
         except _Unsteady as reason:
             # It says more than what was seen on the way.
             self._fault = str(reason)
@@ -190,7 +199,7 @@ class SteadyCode:
         """Return None if the Python that ran can be left out from now on, or else one line that says why not."""
         if self._fault is None and self._watched is None:
             return "no loss was watched"
-        return self._fault
+        return self._fault or self._unsure
 
     def changed(self) -> str | None:
         """Return None if nothing has changed that the Python follows from, or else what has; call it before each replay.
@@ -223,7 +232,7 @@ class SteadyCode:
         if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             self._blame(f"{_line(frame)} is a coroutine (async): write a function")
         if code.co_name == "__init__":
-            fresh.add(id(frame.f_locals[code.co_varnames[0]]))
+            fresh.add(id(frame.f_locals.get(code.co_varnames[0])))
         if any(_is_user(x, below) for x in outer[1:]):
             return
         # Its arguments are from this package: records, or the number of the lot.
@@ -232,8 +241,9 @@ class SteadyCode:
             if isinstance(given, Lot):
                 self._lots = True
             elif not _is_record(given):
-                keep = type(given) in _ATOMS or isinstance(given, tuple | list | dict)
-                entries.append((code, name, given if keep else weakref.ref(given)))
+                with contextlib.suppress(TypeError):
+                    given = weakref.ref(given)
+                entries.append((code, name, given))
 
 
 def _frames(frame: FrameType | None, below: set[FrameType]) -> Iterator[FrameType]:
@@ -424,7 +434,7 @@ class _Reach:
                     read[0], f"calls {read[0]}, and may change a {type(module).__name__} beside it", "do it before"
                 )
         if self._mutable and self._mutator:
-            raise _Unsteady(
+            self._watched.unsure = (
                 f"{self._mutator} may write into a list or dict, and {self._mutable} lives on: make that a tuple, or build "
                 "the other one without writing into it"
             )
@@ -451,7 +461,8 @@ class _Reach:
         for i, x in enumerate(instructions):
             line = (x.starts_line if type(x.starts_line) is int else None) or getattr(x, "line_number", None) or line
             where, name, op = f"{Path(code.co_filename).name}:{line} ({code.co_name})", x.argval, x.opname
-            own = code.co_name == "__init__" and i and _last_name(instructions[i - 1]) == code.co_varnames[0]
+            last = instructions[i - 1]
+            own = code.co_name == "__init__" and "LOAD_FAST" in last.opname and _last_name(last) == code.co_varnames[0]
             if op == "STORE_ATTR" and not own:
                 raise _Unsteady(
                     f"{where} writes {name}, an attribute, which a captured step leaves out: write it in a hook"
@@ -629,8 +640,8 @@ class _Reach:
             self._value(space[name], name)
             return
         absent.add(name)
-        if hasattr(builtins, name):
-            self._value(getattr(builtins, name), name)
+        if name in vars(builtins):
+            self._global(vars(builtins), name)
 
     def _function(self, f: FunctionType, label: str, name: str) -> None:
         package, code = _package(f.__globals__), f.__code__
@@ -720,6 +731,7 @@ class _Watched:
 
     def __init__(self, names: set[str]) -> None:
         self._names = names
+        self.unsure: str | None = None
         self.owners: dict[int, tuple[Any, str, dict[str, None]]] = {}
         self.modules: dict[int, nn.Module] = {}
         self.growing: set[int] = set()
