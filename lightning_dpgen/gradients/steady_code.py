@@ -17,6 +17,7 @@ import dis
 import enum
 import functools
 import inspect
+import itertools
 import math
 import re
 import sys
@@ -25,7 +26,6 @@ import typing
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
 from operator import attrgetter, call, getitem, itemgetter
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
@@ -70,6 +70,7 @@ _FUNCTIONS = {f for space in _SPACES for name in dir(space) if callable(f := get
 _FUNCTIONS -= {torch.from_file, torch.from_numpy, torch.frombuffer, torch.asarray}
 _FUNCTIONS |= {torch.is_grad_enabled, torch.get_default_dtype, torch.is_tensor, functools.reduce}
 _FUNCTIONS |= {f for f in vars(math).values() if callable(f)} | {getattr(builtins, name) for name in _BUILTINS}
+_FUNCTIONS |= {tuple.__new__, object.__new__}
 _CLASSES = (
     nn.Module, Tensor, torch.distributions.Distribution, torch.distributions.Transform, torch.no_grad, torch.enable_grad,
     torch.inference_mode, torch.autocast, torch.Size, torch.dtype, torch.device, torch.finfo, torch.iinfo,
@@ -106,6 +107,8 @@ _OPCODES = re.compile(
 )
 _REFUSED = re.compile(r"STORE_(GLOBAL|NAME)|LOAD_(NAME|LOCALS|BUILD_CLASS|FROM_DICT.*)|BUILD_(SET|TEMPLATE|INTERPOLATION)")
 _METACLASSES = {type, abc.ABCMeta, enum.EnumMeta, type(typing.Protocol)}
+# What classes of Python hold beside functions: nothing that changes.
+_FIELDS = types.DynamicClassAttribute, type(inspect.Attribute.name), types.GetSetDescriptorType
 _PLAIN = {object, abc.ABC, typing.Generic, typing.Protocol}
 # What is looked up on the class of a module when it is called.
 _CALLED = attrgetter("forward", "__call__", "_call_impl", "__getattr__")
@@ -309,6 +312,11 @@ def _line(frame: FrameType) -> str:
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} ({frame.f_code.co_name})"
 
 
+def _instructions(code: CodeType) -> list[dis.Instruction]:
+    """Return the instructions of a function, less those that only prepare others."""
+    return [x for x in dis.get_instructions(code) if x.opname not in ("CACHE", "PUSH_NULL", "EXTENDED_ARG", "PRECALL")]
+
+
 def _last_name(instruction: dis.Instruction) -> Any:
     return instruction.argval[-1] if isinstance(instruction.argval, tuple) else instruction.argval
 
@@ -412,7 +420,9 @@ class _Reach:
             _Unsteady: for what cannot be left out.
         """
         if any(map(_is_lightning, modules_of(network))) and (read := sorted(_OF_LIGHTNING & self._names)):
-            self._refuse(read[0], f"uses {read[0]} of the LightningModule", "leave it out, or keep a number as an attribute")
+            self._refuse(
+                read[0], f"uses {read[0]} of the LightningModule", "leave it out, or keep a number as an attribute"
+            )
         for code in self._codes:
             self._check_code(code)
         if self._lots and (read := sorted(_OF_LOT & self._names)):
@@ -456,7 +466,7 @@ class _Reach:
 
     def _check_code(self, code: CodeType) -> None:
         """Check that code writes nothing but locals, and takes attributes by names that are known."""
-        instructions = [x for x in dis.get_instructions(code) if x.opname not in ("CACHE", "PUSH_NULL", "EXTENDED_ARG")]
+        instructions = _instructions(code)
         line = code.co_firstlineno
         for i, x in enumerate(instructions):
             line = (x.starts_line if type(x.starts_line) is int else None) or getattr(x, "line_number", None) or line
@@ -481,8 +491,6 @@ class _Reach:
                 self._mutator = self._mutator or where
             if op in ("LOAD_GLOBAL", "LOAD_NAME") and name in ("getattr", "hasattr"):
                 rest = instructions[i + 1 :]
-                while rest and rest[0].opname == "PRECALL":
-                    rest = rest[1:]
                 after = next((j for j, y in enumerate(rest[1:], 1) if y.opname not in ("LOAD_ATTR", "LOAD_METHOD")), 0)
                 known = after and rest[0].opname.startswith("LOAD") and rest[after].opname == "LOAD_CONST"
                 if not known or type(rest[after].argval) is not str or rest[after].argval.startswith("__"):
@@ -525,12 +533,13 @@ class _Reach:
                 self._value(part, label, lenient)
         elif kind in (staticmethod, classmethod, property):
             self._value(x.fget if kind is property else x.__func__, label)
-        elif isinstance(x, types.DynamicClassAttribute | weakref.ref) and (lenient or kind.__module__ == "enum"):
+        elif isinstance(x, _FIELDS) or (isinstance(x, weakref.ref) and lenient):
             pass
         elif isinstance(x, type):
             self._class(x, label, name)
         elif isinstance(x, ModuleType):
-            self._python_module(x, label)
+            for name in sorted(self._names):
+                self._value(self._member(x, label, name), f"{label}.{name}")
         elif callable(x) and kind.__module__ == "builtins":
             if x not in _FUNCTIONS and getattr(x, "__objclass__", None) not in (Tensor, torch._C.TensorBase):
                 self._refuse(name, f"uses {label}, which may return something else in the next step", "leave it out")
@@ -598,7 +607,8 @@ class _Reach:
             package = _package(c.__module__)
             if package in _TRUSTED | _LIBRARY | {"builtins"}:
                 continue
-            bare = c.__bases__ == (object,) and "__dict__" not in vars(c)
+            # A class of C has no flag of the heap, or no dictionary.
+            bare = not c.__flags__ & 1 << 9 or (c.__bases__ == (object,) and "__dict__" not in vars(c))
             if package in sys.stdlib_module_names or bare or vars(c).get("__slots__"):
                 self._refuse(name, f"uses {label}, whose state is not seen ({c.__name__})", "use a plain class of Python")
             used = self._names | self._of_torch
@@ -621,27 +631,35 @@ class _Reach:
         space = vars(x)
         self._read(x, [n for n in space if n in self._names or package == "lightning_dpgen"], label)
 
-    def _python_module(self, x: ModuleType, label: str) -> None:
+    def _member(self, x: ModuleType, label: str, name: str) -> Any:
+        """Return what a module of Python has by a name, watched where it is a user's module, or a number."""
         space, package = vars(x), _package(x.__name__)
-        if type(x) is not ModuleType:
-            raise _Unsteady(f"the loss reads {label}, a module of a kind of its own: import what it needs from it")
-        for name in self._names & space.keys():
-            if (package in _TRUSTED or package in sys.stdlib_module_names) and type(space[name]) not in _ATOMS:
-                self._value(space[name], f"{label}.{name}")
-            else:
-                self._global(space, name)
-        if package not in _TRUSTED and package not in sys.stdlib_module_names:
-            self._watched.globals.setdefault(id(space), (space, {}, set()))[2].update(self._names - space.keys())
+        if type(x) is not ModuleType or (name not in space and "__getattr__" in space):
+            raise _Unsteady(f"the loss reads {label}.{name}, which its module looks up by code: import it by its name")
+        if package not in _TRUSTED | sys.stdlib_module_names or type(space.get(name)) in _ATOMS:
+            self._place(space, name)
+        return space.get(name)
 
-    def _global(self, space: dict[str, Any], name: str) -> None:
+    def _place(self, space: dict[str, Any], name: str) -> None:
+        """Watch a name among the globals of a module."""
         _, found, absent = self._watched.globals.setdefault(id(space), (space, {}, set()))
         if name in space:
             found[name] = None
-            self._value(space[name], name)
-            return
-        absent.add(name)
-        if name in vars(builtins):
-            self._global(vars(builtins), name)
+        else:
+            absent.add(name)
+
+    def _global(self, space: dict[str, Any], name: str, attributes: list[str]) -> None:
+        """Look at a global, of which code reads a chain of attributes, and watch it."""
+        self._place(space, name)
+        if name not in space:
+            space = vars(builtins)
+            self._place(space, name)
+        label, x = name, space.get(name)
+        for attribute in attributes:
+            if not isinstance(x, ModuleType):
+                break
+            label, x = f"{label}.{attribute}", self._member(x, label, attribute)
+        self._value(x, label)
 
     def _function(self, f: FunctionType, label: str, name: str) -> None:
         package, code = _package(f.__globals__), f.__code__
@@ -654,7 +672,7 @@ class _Reach:
                 if isinstance(x, nn.Module | functools.partial) or _code_of(x) in self._codes or _is_wrapper(x):
                     self._value(x, label)
             wraps = _is_wrapper(f)
-            known = f in _FUNCTIONS or _PYTHON.fullmatch(f.__globals__["__name__"]) or f.__name__ in _TRACED or wraps
+            known = f in _FUNCTIONS or _PYTHON.fullmatch(f.__module__ or "") or f.__name__ in _TRACED or wraps
             if package == "torch" and not known:
                 self._refuse(name, f"uses {label}, which is not known to follow from its arguments", "leave it out")
             if cells and wraps:
@@ -680,9 +698,11 @@ class _Reach:
             except ValueError:
                 self._refuse(key, f"reads {key}, which has no value yet", "set it before")
         for part in inner:
-            for x in dis.get_instructions(part):
+            instructions = _instructions(part)
+            for i, x in enumerate(instructions):
                 if x.opname == "LOAD_GLOBAL":
-                    self._global(f.__globals__, x.argval)
+                    read = itertools.takewhile(lambda x: x.opname in ("LOAD_ATTR", "LOAD_METHOD"), instructions[i + 1 :])
+                    self._global(f.__globals__, x.argval, [x.argval for x in read])
 
 
 def _is_lightning(module: nn.Module) -> bool:
@@ -824,12 +844,12 @@ class _Watched:
         spaces = [*map(vars, owners), *self._spaces]
         members = list(map(getitem, map(spaces.__getitem__, self._holders), self._held))
         values = list(map(type, owners))
-        values += chain.from_iterable(map(call, self._getters, spaces))
-        values += chain.from_iterable(map(dict.values, members))
+        values += itertools.chain.from_iterable(map(call, self._getters, spaces))
+        values += itertools.chain.from_iterable(map(dict.values, members))
         functions, closures = map(call, self._functions), map(call, self._closures)
-        values += chain.from_iterable(map(_PARTS, functions))
-        values += map(_CELL, chain.from_iterable(map(_CLOSURE, closures)))
-        values += chain.from_iterable(map(_CALLED, map(call, self._classes)))
+        values += itertools.chain.from_iterable(map(_PARTS, functions))
+        values += map(_CELL, itertools.chain.from_iterable(map(_CLOSURE, closures)))
+        values += itertools.chain.from_iterable(map(_CALLED, map(call, self._classes)))
         return values, members, spaces
 
     def _now(self) -> tuple:
@@ -838,7 +858,7 @@ class _Watched:
         lacking = [*spaces[: self._growing], *self._spaces]
         return (
             list(map(id, values)),
-            list(chain.from_iterable(members)),
+            list(itertools.chain.from_iterable(members)),
             list(map(len, spaces[self._growing : len(self._owners)])),
             all(space.keys().isdisjoint(names) for space, names in zip(lacking, self._absent, strict=True)),
             list(map(Tensor.data_ptr, tensors)),
