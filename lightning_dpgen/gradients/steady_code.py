@@ -47,6 +47,8 @@ _TRUSTED = {"torch", "functorch", "lightning_dpgen", "lightning_fabric.utilities
 _LIBRARY = {"contextlib", "functools", "collections", "_collections_abc", "abc", "enum", "types", "typing", "itertools"}
 _STDLIB = str(Path(inspect.__file__).parent)
 # What trusted code calls is as trusted as it is.
+# What takes the place of a training step and of its log; a call of the latter is seen.
+_STAND_IN = "lightning_dpgen.plugins.automatic_module"
 _HELPERS = sys.stdlib_module_names | {"numpy", "sympy", "typing_extensions"}
 _LIGHTNING = {"pytorch_lightning", "lightning", "lightning_fabric"}
 _ATOMS = {
@@ -68,7 +70,7 @@ _BUILTINS = set(
 _SPACES = (torch._C._VariableFunctions, torch._C._nn, torch._C._linalg, torch._C._fft, torch._C._special)
 _FUNCTIONS = {f for space in _SPACES for name in dir(space) if callable(f := getattr(space, name))}
 _FUNCTIONS -= {torch.from_file, torch.from_numpy, torch.frombuffer, torch.asarray}
-_FUNCTIONS |= {torch.is_grad_enabled, torch.get_default_dtype, torch.is_tensor, functools.reduce}
+_FUNCTIONS |= {torch.is_grad_enabled, torch.get_default_dtype, torch.is_tensor, torch._assert, functools.reduce}
 _FUNCTIONS |= {f for f in vars(math).values() if callable(f)} | {getattr(builtins, name) for name in _BUILTINS}
 _FUNCTIONS |= {tuple.__new__, object.__new__}
 _CLASSES = (
@@ -92,7 +94,7 @@ _OUT = set(
     "register_full_backward_hook register_full_backward_pre_hook".split()
 )
 _OF_LIGHTNING = set(
-    "log log_dict print trainer current_epoch global_step logger loggers optimizers lr_schedulers fabric hparams "
+    "trainer current_epoch global_step logger loggers optimizers lr_schedulers fabric hparams "
     "hparams_initial toggle_optimizer untoggle_optimizer manual_backward".split()
 )
 _OF_LOT = {"draw", "slots", "persons", "units", "fetch", "cut", "divide", "in_slots"}
@@ -226,6 +228,11 @@ class SteadyCode:
         if not _is_user(frame, below):
             if _package(frame.f_globals) != "lightning_dpgen":
                 self._of_torch[code] = None
+            elif frame.f_globals.get("__name__") == _STAND_IN and _is_user(frame.f_back, below):
+                self._blame(
+                    f"{_line(frame.f_back)} logs a value, which a captured step leaves out: log it in a hook, such as "
+                    "on_train_batch_end, or in validation_step"
+                )
             return
         outer = list(_frames(frame, below))
         # What an import runs is no part of the loss, and code that imports is refused.
@@ -525,6 +532,8 @@ class _Reach:
             self._tree(x, label)
         elif kind is FunctionType:
             self._function(x, label, name)
+        elif kind is MethodType and type(x.__self__).__module__ == _STAND_IN:
+            pass
         elif kind is MethodType:
             self._value(x.__func__, label)
             self._value(x.__self__, label.rpartition(".")[0] or label)
