@@ -1,4 +1,4 @@
-"""Python of a loss may be left out only if it does the same in every step: tables of losses that must be refused or seen."""
+"""Python of a loss is left out only if it does the same in every step: losses that must be refused, or seen to change."""
 
 import collections
 import contextlib
@@ -30,6 +30,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 from torchmetrics import MeanMetric
 
+from lightning_dpgen.gradients import steady_code
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.steady_code import SteadyCode
 from lightning_dpgen.gradients.terms import PerRecord
@@ -1062,6 +1063,18 @@ def _(self, x):
     return self.layer(x) + self.mnormed(x)
 
 
+@forward("an average of a network", maverage=lambda: torch.optim.swa_utils.AveragedModel(nn.Linear(5, 3)))
+def _(self, x):
+    return self.layer(x) + self.maverage(x)
+
+
+@forward("the standard library called by a library")
+def _(self, x):
+    with contextlib.ExitStack() as stack:
+        stack.callback(random.seed, 1)
+        return self.layer(x)
+
+
 @forward("a tensor kept aside", lambda net: net.kept.update(a=torch.ones(3)), kept={"a": torch.zeros(3)})
 def _(self, x):
     return self.layer(x) + self.kept["a"]
@@ -1145,14 +1158,16 @@ exec(
 )
 
 
-
-
 def lightning(name, step, change=None, **kept):
     def make():
         module = type("Module", (VAE,), {"training_step": step})()
         for key, x in kept.items():
             setattr(module, key, x)
-        return module, lambda lot, _: module.training_step(lot.records, len(HISTORY)), change and functools.partial(change, module)
+        return (
+            module,
+            lambda lot, _: module.training_step(lot.records, len(HISTORY)),
+            change and functools.partial(change, module),
+        )
 
     SEEN[f"Lightning: {name}"] = make
 
@@ -1169,11 +1184,11 @@ lightning("log", lambda self, batch, i: (self.log("a", 1.0), _error(self, batch)
 lightning("epoch", lambda self, batch, i: _error(self, batch) * (1 + self.current_epoch), _trainer=_Trainer())
 lightning("steps", lambda self, batch, i: _error(self, batch) * (1 + self.global_step), _trainer=_Trainer())
 lightning("trainer", lambda self, batch, i: _error(self, batch) * (1 + self.trainer.current_epoch), _trainer=_Trainer())
-lightning("kept trainer", lambda self, batch, i: _error(self, batch) * (1 + self.own.current_epoch), own=pl.Trainer(logger=False))
+lightning(
+    "kept trainer", lambda self, batch, i: _error(self, batch) * (1 + self.own.current_epoch), own=pl.Trainer(logger=False)
+)
 lightning("hparams", lambda self, batch, i: _error(self, batch) * self.hparams.get("beta", 1.0))
 lightning("a number", lambda self, batch, i: _error(self, batch) * self.beta, lambda net: setattr(net, "beta", 0.9))
-
-
 
 
 @forward("a tensor as an index of a tensor", mscale=lambda: torch.tensor(1))
@@ -1277,6 +1292,7 @@ def test_losses_that_change_are_refused_or_seen(make):
 
 
 # The number of a lot, which the stand-in of a training step hands on.
+
 
 def _to_text(self, batch, batch_idx):
     return _error(self, batch) * len(f"{batch_idx}")
@@ -1420,8 +1436,8 @@ def test_reasons_name_the_line():
 
     line = loss.__code__.co_firstlineno + 1
     assert watch(net, loss).reason() == (
-        f"test_steady_code.py:{line} (loss) may write into a list or dict, and scales lives on: make that a tuple, or build "
-        "the other one without writing into it"
+        f"test_steady_code.py:{line} (loss) may write into a list or dict, and scales lives on: make that a tuple, or "
+        "build the other one without writing into it"
     )
 
 
@@ -1438,6 +1454,32 @@ def test_a_list_that_is_filled_once():
     assert watch(net, loss, steady=steady).reason() is None
     found["scale"] = 3.0
     assert "found" in steady.changed()
+
+
+def test_a_number_drawn_on_the_processor():
+    """It would be a constant of what is captured on a device, for which "meta" stands here."""
+    net, told = nn.Linear(2, 2, device="meta"), []
+    with steady_code._Operations(net, told.append):
+        net(torch.ones(1, 2, device="meta") * torch.tensor(2.0))
+        assert told == []
+        torch.rand(())
+        torch.tensor(2.0).to("meta")
+        torch.ones(2).to("meta")
+    assert len(told) == 3 and all("on the processor" in what for what in told)
+
+
+def test_an_attribute_of_lightning_that_appears_later():
+    class Module(VAE):
+        def training_step(self, batch, batch_idx):
+            return _error(self, batch) * getattr(self, "scale", 1.0)
+
+    module = Module()
+    loss = _OURS["stand_in"](module.training_step)
+    steady = watch(module, loss)
+    module.other = 1.0
+    assert steady.changed() is None
+    module.scale = 2.0
+    assert steady.changed() == "a name that the loss looks up was added"
 
 
 def test_watching_several_losses():
