@@ -1,4 +1,4 @@
-"""Whether the Python of a loss does the same in every step, so that a captured step may leave it out.
+"""A decision: whether the Python of a loss does the same in every step, so that a captured step may leave it out.
 
 The Python that runs while a loss is called is collected. Code of torch and of this package is trusted to follow from its
 arguments and from what modules hold. Other code is accepted if it writes nothing that outlives the call, calls nothing but
@@ -86,7 +86,7 @@ class SteadyCode:
             losses: the functions that are called (``term.loss``), where they are no methods of the network.
         """
         network, before = self._network(), sys.getprofile()
-        # What is on the stack already is no part of the loss. The frames are held, so that no other is taken for one.
+        # The frames on the stack are no part of the loss. They are held, so that no other is taken for one of them.
         below, frame = set(), sys._getframe()
         while frame is not None:
             below.add(frame)
@@ -158,7 +158,7 @@ class SteadyCode:
                 )
             return
         outer = list(_frames(frame, below))
-        # What an import runs is no part of the loss, and code that imports is refused.
+        # An import is no part of the loss, and code that imports is refused.
         if any(package_of(x.f_globals) == "importlib" for x in outer):
             return
         self._codes[code] = None

@@ -199,16 +199,18 @@ class Reach:
                 raise UnsteadyCode(f"{label} has a hook, whose Python would be left out: write what it does into forward")
             if package_of(kind.__module__) == "torch" and not LAYERS.fullmatch(kind.__module__):
                 raise UnsteadyCode(f"{label} ({kind.__module__}) runs code that is not seen: use the module within it")
-            ours = package_of(kind.__module__) == "lightning_dpgen"
             self._class(kind, kind.__name__, kind.__name__)
-            read = [
-                name for name in space if name not in OWN_NAMES and (ours or name in self._names or name in self._of_torch)
-            ]
+            read = [name for name in self._names_read(module) if name not in OWN_NAMES]
             self._watched.growing |= {id(module)} if _is_lightning(module) else set()
             self._read(module, read, label)
             for x in (*space["_parameters"].values(), *space["_buffers"].values()):
                 if x is not None:
                     self._value(x, f"a parameter or buffer of {label}")
+
+    def _names_read(self, x: Any) -> list[str]:
+        """Return the attributes of an object that code reads: all, where code of this package may."""
+        ours = any(package_of(kind.__module__) == "lightning_dpgen" for kind in type(x).__mro__)
+        return [name for name in vars(x) if ours or name in self._names or name in self._of_torch]
 
     def _read(self, owner: Any, names: list[str], label: str) -> None:
         """Watch attributes of an object."""
@@ -256,8 +258,7 @@ class Reach:
                 name, f"reads {label}, a {kind.__name__}, which may change", "keep it as a tuple, or as attributes"
             )
         self._class(kind, label, name)
-        space = vars(x)
-        self._read(x, [n for n in space if n in self._names or package == "lightning_dpgen"], label)
+        self._read(x, self._names_read(x), label)
 
     def _member(self, x: ModuleType, label: str, name: str) -> Any:
         """Return what a module of Python has by a name, watched where it is a user's module, or a number."""
@@ -294,7 +295,7 @@ class Reach:
         if package not in TRUSTED | LIBRARY and (attributes := [x for x in vars(f) if x in self._names]):
             self._read(f, attributes, label)
         if package in TRUSTED or package in LIBRARY:
-            # What a decorator of theirs has wrapped is looked at.
+            # Decorators of theirs wrap functions of users.
             cells = [cell.cell_contents for cell in f.__closure__ or ()]
             for x in cells:
                 if isinstance(x, nn.Module | functools.partial) or _code_of(x) in self._codes or _is_wrapper(x):
@@ -340,7 +341,7 @@ def _is_lightning(module: nn.Module) -> bool:
 def _is_wrapper(x: Any) -> bool:
     """Return whether a decorator of torch or of the standard library has made a function around another one of a user."""
     x = getattr(x, "__func__", x)
-    return isinstance(x, FunctionType) and (x.__module__ or "").partition(".")[0] not in TRUSTED | LIBRARY
+    return hasattr(x, "__wrapped__") and (x.__module__ or "torch").partition(".")[0] not in TRUSTED | LIBRARY
 
 
 def _code_of(x: Any) -> CodeType | None:

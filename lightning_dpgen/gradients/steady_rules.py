@@ -27,7 +27,7 @@ LIBRARY = {"contextlib", "functools", "collections", "_collections_abc", "abc", 
 # Code that is as trusted as what calls it.
 HELPERS = sys.stdlib_module_names | {"numpy", "sympy", "typing_extensions"}
 LIGHTNING = {"pytorch_lightning", "lightning", "lightning_fabric"}
-# What takes the place of a training step, and of its log, whose calls are seen.
+# A module whose functions take the place of a training step, and of its log, whose calls are seen.
 STAND_IN = "lightning_dpgen.plugins.automatic_module"
 _STDLIB = str(Path(inspect.__file__).parent)
 
@@ -39,7 +39,7 @@ _BUILTINS = (
 _SPACES = (torch._C._VariableFunctions, torch._C._nn, torch._C._linalg, torch._C._fft, torch._C._special)
 # Functions that follow from their arguments, and from what torch draws.
 FUNCTIONS = {f for space in _SPACES for name in dir(space) if callable(f := getattr(space, name))}
-FUNCTIONS -= {torch.from_file, torch.from_numpy, torch.frombuffer, torch.asarray}
+FUNCTIONS -= {torch.from_file, torch.from_numpy, torch.frombuffer, torch.asarray, torch._C._VariableFunctions._from_blob}
 FUNCTIONS |= {torch.is_grad_enabled, torch.get_default_dtype, torch.is_tensor, torch._assert, functools.reduce}
 FUNCTIONS |= {f for f in vars(math).values() if callable(f)} | {getattr(builtins, name) for name in _BUILTINS}
 FUNCTIONS |= {tuple.__new__, object.__new__}
@@ -57,7 +57,7 @@ LAYERS = re.compile(r"torch\.nn\.(modules\..*|utils\.parametriz.*|utils\.weight_
 METACLASSES = {type, abc.ABCMeta, enum.EnumMeta, type(typing.Protocol)}
 # Bases of classes that hold no state.
 PLAIN_BASES = {object, abc.ABC, typing.Generic, typing.Protocol}
-# What classes hold beside functions and values: nothing that changes.
+# Parts of classes, beside functions and values, that never change.
 FIELDS = types.DynamicClassAttribute, type(inspect.Attribute.name), types.GetSetDescriptorType
 # Parts of a list or a dict that are looked at before each step.
 MOST = 64

@@ -31,7 +31,7 @@ HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pr
 _GLOBAL_HOOKS = [
     value for name, value in vars(torch_module).items() if re.fullmatch(r"_global_(for|back)ward_.*hooks", name)
 ]
-# What is looked up on the class of a module when it is called.
+# Functions that are looked up on the class of a module when it is called.
 _CALLED = attrgetter("forward", "__call__", "_call_impl", "__getattr__")
 _PARTS = attrgetter("__code__", "__defaults__", "__kwdefaults__")
 
@@ -214,7 +214,7 @@ _CELL, _CLOSURE, _TRAINED = attrgetter("cell_contents"), attrgetter("__closure__
 
 
 class _Held:
-    """What holds the globals of a module, and looks like a reference to it."""
+    """A holder of the globals of a module, which is called like a weak reference."""
 
     def __init__(self, space: dict[str, Any]) -> None:
         self.space = space

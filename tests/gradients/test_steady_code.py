@@ -1274,7 +1274,7 @@ def test_losses_that_change_are_refused_or_seen(make):
     try:
         try:
             steady = watch(net, loss)
-            # What one call leaves open is decided by a second.
+            # A second call decides what one leaves open.
             steady = steady if steady.reason() is None else watch(net, loss, steady=steady)
         except (ValueError, RuntimeError, FileNotFoundError, TypeError):
             # The engine refuses it itself.
