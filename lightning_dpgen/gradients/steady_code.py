@@ -157,16 +157,12 @@ class SteadyCode:
                     "on_train_batch_end, or in validation_step"
                 )
             return
-        outer = list(_frames(frame, below))
-        # An import is no part of the loss, and code that imports is refused.
-        if any(package_of(x.f_globals) == "importlib" for x in outer):
-            return
         self._codes[code] = None
         if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
             self._blame(f"{_line(frame)} is a coroutine (async): write a function")
         if code.co_name == "__init__":
             fresh.add(id(frame.f_locals.get(code.co_varnames[0])))
-        if any(_is_user(x, below) for x in outer[1:]):
+        if any(_is_user(x, below) for x in _frames(frame.f_back, below)):
             return
         # Its arguments are from this package: records, or the number of the lot.
         for name in read_arguments(code):
@@ -191,8 +187,9 @@ def _is_user(frame: FrameType, below: set[FrameType]) -> bool:
     for x in _frames(frame, below):
         package = package_of(x.f_globals)
         if package not in HELPERS:
-            return package not in TRUSTED
-        if package in LIBRARY and x is frame:
+            # An import is no part of the loss, and code that imports is refused.
+            return package not in TRUSTED and all(package_of(y.f_globals) != "importlib" for y in _frames(x, below))
+        if (package in LIBRARY and x is frame) or package == "importlib":
             return False
     return False
 

@@ -294,6 +294,8 @@ class Reach:
         package, code = package_of(f.__globals__), f.__code__
         if package not in TRUSTED | LIBRARY and (attributes := [x for x in vars(f) if x in self._names]):
             self._read(f, attributes, label)
+        if package == "importlib":
+            self._refuse(name, f"uses {label}", "import it at the top of the file")
         if package in TRUSTED or package in LIBRARY:
             # Decorators of theirs wrap functions of users.
             cells = [cell.cell_contents for cell in f.__closure__ or ()]

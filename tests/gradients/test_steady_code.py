@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import functools
 import gc
+import importlib
 import itertools
 import logging
 import math
@@ -559,6 +560,11 @@ def _(self, x):
     import fractions
 
     return self.layer(x) * float(fractions.Fraction(1, 2))
+
+
+@forward("an import by a function")
+def _(self, x):
+    return self.layer(x) * importlib.import_module("math").pi
 
 
 @forward("an identity")
