@@ -97,7 +97,10 @@ class SteadyCode:
 
         def profile(frame: FrameType, event: str, argument: Any) -> None:
             if event == "call":
-                self._see(frame, below, entries, fresh)
+                try:
+                    self._see(frame, below, entries, fresh)
+                except Exception as error:
+                    self._blame(f"{_line(frame)} cannot be followed ({type(error).__name__}: {error})")
             elif event == "c_call" and _is_user(frame, below) and not _is_harmless(argument):
                 name = getattr(argument, "__qualname__", type(argument).__name__)
                 self._blame(f"{_line(frame)} calls {name}, which may return something else in the next step: leave it out")
@@ -122,6 +125,8 @@ class SteadyCode:
         except UnsteadyCode as reason:
             # It says more than what was seen on the way.
             self._fault = str(reason)
+        except Exception as error:
+            self._blame(f"the code of the loss cannot be followed ({type(error).__name__}: {error})")
 
     def reason(self) -> str | None:
         """Return None if the Python that ran can be left out from now on, or else one line that says why not."""
@@ -257,7 +262,8 @@ class _Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function is torch.ops.aten.index.Tensor:
-            reads = any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
+            indices = args[1] if len(args) > 1 else (kwargs or {})["indices"]
+            reads = any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in indices)
         else:
             reads = not {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}.isdisjoint(function.tags)
         if reads:

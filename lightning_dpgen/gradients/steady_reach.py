@@ -91,6 +91,7 @@ class Reach:
         self._tree(network, type(network).__name__)
         for loss in losses:
             self._value(loss, getattr(loss, "__name__", type(loss).__name__))
+            self._watched.partials += [loss] if isinstance(loss, functools.partial) else []
         for code, name, given in entries:
             self._entry(code, name, given)
         for code in self._codes:
@@ -261,13 +262,14 @@ class Reach:
         self._read(x, self._names_read(x), label)
 
     def _member(self, x: ModuleType, label: str, name: str) -> Any:
-        """Return what a module of Python has by a name, watched where it is a user's module, or a number."""
+        """Return what a module of Python has by a name, and watch it, unless it is a function of one that is known."""
         space, package = vars(x), package_of(x.__name__)
         if type(x) is not ModuleType or (name not in space and "__getattr__" in space):
             raise UnsteadyCode(f"the loss reads {label}.{name}, which its module looks up by code: import it by its name")
-        if package not in TRUSTED | sys.stdlib_module_names or type(space.get(name)) in ATOMS:
+        value = space.get(name)
+        if package not in TRUSTED | sys.stdlib_module_names or not (callable(value) or isinstance(value, ModuleType)):
             self._place(space, name)
-        return space.get(name)
+        return value
 
     def _place(self, space: dict[str, Any], name: str) -> None:
         """Watch a name among the globals of a module."""

@@ -73,6 +73,7 @@ class WatchedValues:
         self.classes: dict[int, type] = {}
         self.globals: dict[int, tuple[dict[str, Any], dict[str, None], set[str]]] = {}
         self.tensors: dict[int, Tensor] = {}
+        self.partials: list[functools.partial] = []
 
     def close(self) -> None:
         """Note how everything is, and let go of it."""
@@ -120,8 +121,11 @@ class WatchedValues:
                 self._hold(lambda reference=reference, part=part: getattr(reference(), part), f"{f.__qualname__}.{part}")
             for i, name in enumerate(f.__code__.co_freevars):
                 self._hold(lambda reference=reference, i=i: reference().__closure__[i].cell_contents, name)
+        for partial, reference in zip(self.partials, self._references(self.partials), strict=True):
+            self._keep(partial)
+            self._hold(reference, "the partial")
         self._then = self._now()
-        for name in ("owners", "modules", "functions", "classes", "globals", "tensors"):
+        for name in ("owners", "modules", "functions", "classes", "globals", "tensors", "partials"):
             getattr(self, name).clear()
 
     def _references(self, values: Iterable[Any]) -> list[weakref.ref]:
@@ -176,6 +180,7 @@ class WatchedValues:
             list(map(len, spaces[self._growing : len(self._owners)])),
             all(space.keys().isdisjoint(names) for space, names in zip(lacking, self._absent, strict=True)),
             list(map(Tensor.data_ptr, tensors)),
+            list(map(Tensor.numel, tensors)),
             list(map(_TRAINED, tensors)),
             any(self._empty),
             _torch_state(),
@@ -192,7 +197,7 @@ class WatchedValues:
                     if _content(fetch()) != content:
                         return f"{label} has changed"
                 return None
-        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError):
+        except Exception:
             return "an attribute that the loss reads is gone"
         for what, one, other in zip(_KINDS, now, self._then, strict=True):
             if one != other and what is not None:
@@ -206,8 +211,8 @@ class WatchedValues:
 # Sentences for the parts of what is compared, in the order of `_now`; None for one with a sentence for each value.
 _KINDS = (
     None, "a parameter, buffer or module was added or taken away", "an attribute was added or taken away",
-    "a name that the loss looks up was added", "a tensor has other memory", "requires_grad of a tensor has changed",
-    "a hook, parameter, buffer or module was added",
+    "a name that the loss looks up was added", "a tensor has other memory", "a tensor has another size",
+    "requires_grad of a tensor has changed", "a hook, parameter, buffer or module was added",
     "the state of torch has changed (gradients, autocast, default types or modes)",
 )  # fmt: skip
 _CELL, _CLOSURE, _TRAINED = attrgetter("cell_contents"), attrgetter("__closure__"), attrgetter("requires_grad")

@@ -567,6 +567,11 @@ def _(self, x):
     return self.layer(x) * importlib.import_module("math").pi
 
 
+@forward("arguments of the program", lambda net: sys.argv.append("more"))
+def _(self, x):
+    return self.layer(x) * len(sys.argv)
+
+
 @forward("an identity")
 def _(self, x):
     return self.layer(x) * (1 + id(x) % 2)
@@ -830,6 +835,17 @@ SEEN["a dict in a closure"] = _closure("dict")
 SEEN["a cell that is written"] = _closure("cell")
 
 
+@seen("a keyword of a partial that is the loss")
+def _():
+    net = nn.Linear(5, 3)
+
+    def loss(lot, _, square=True):
+        return net(lot.records).square().sum(dim=1) if square else net(lot.records).abs().sum(dim=1)
+
+    partial = functools.partial(loss, square=True)
+    return net, partial, lambda: partial.keywords.update(square=False)
+
+
 @seen("another network in a closure")
 def _():
     nets = [nn.Linear(5, 3), nn.Linear(5, 3).requires_grad_(False)]
@@ -868,6 +884,7 @@ CHANGES = {
     "a frozen parameter": lambda net: setattr(net, "held", nn.Parameter(torch.ones(3), requires_grad=False)),
     "weights that are tied": lambda net: setattr(net.layer, "weight", net.other.weight),
     "requires_grad": lambda net: net.layer.weight.requires_grad_(False),
+    "another size": lambda net: setattr(net.layer.weight, "data", net.layer.weight.data[:2]),
     "other memory": lambda net: setattr(net.layer.weight, "data", torch.ones(3, 5)),
     "no bias": lambda net: setattr(net.layer, "bias", None),
     "a buffer that is replaced": lambda net: setattr(net, "scale", torch.tensor(1.0)),
@@ -931,10 +948,6 @@ def test_torch_that_changes():
 
 
 # Numbers that are read, and what becomes part of the trained function.
-
-
-def reads(name, **kept):
-    return forward(name, **kept)
 
 
 @forward("a parameter's number", mscale=lambda: nn.Parameter(torch.tensor(2.0), requires_grad=False))
@@ -1275,7 +1288,7 @@ def _(self, x):
 @pytest.mark.parametrize("make", SEEN.values(), ids=SEEN)
 def test_losses_that_change_are_refused_or_seen(make):
     before = {name: globals()[name] for name in ("STEP", "_rebound")}
-    parts = _scale.__code__, _scale.__defaults__, dict(_scale.__kwdefaults__)
+    arguments, parts = list(sys.argv), (_scale.__code__, _scale.__defaults__, dict(_scale.__kwdefaults__))
     net, loss, change = make()
     try:
         try:
@@ -1294,6 +1307,7 @@ def test_losses_that_change_are_refused_or_seen(make):
     finally:
         globals().update(before)
         globals().pop("sum", None)
+        sys.argv[:] = arguments
         _scale.__code__, _scale.__defaults__, _scale.__kwdefaults__ = parts
 
 
