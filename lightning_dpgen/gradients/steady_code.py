@@ -83,7 +83,8 @@ class SteadyCode:
         the first has left it, since each further one then does the same.
 
         Args:
-            losses: the functions that are called (``term.loss``), where they are no methods of the network.
+            losses: the functions that are called (``term.loss``), where they are no methods of the network. They have to
+                live on: a lambda that each step makes anew is gone in the next.
         """
         network, before = self._network(), sys.getprofile()
         # The frames on the stack are no part of the loss. They are held, so that no other is taken for one of them.

@@ -198,8 +198,9 @@ class Reach:
             self._watched.modules[id(module)] = module
             if any(space[name] for name in HOOKS):
                 raise UnsteadyCode(f"{label} has a hook, whose Python would be left out: write what it does into forward")
-            if package_of(kind.__module__) == "torch" and not LAYERS.fullmatch(kind.__module__):
-                raise UnsteadyCode(f"{label} ({kind.__module__}) runs code that is not seen: use the module within it")
+            for base in kind.__mro__:
+                if package_of(base.__module__) == "torch" and not LAYERS.fullmatch(base.__module__):
+                    raise UnsteadyCode(f"{label} ({base.__module__}) runs code that is not seen: use the module within it")
             self._class(kind, kind.__name__, kind.__name__)
             read = [name for name in self._names_read(module) if name not in OWN_NAMES]
             self._watched.growing |= {id(module)} if _is_lightning(module) else set()

@@ -1087,6 +1087,15 @@ def _(self, x):
     return self.layer(x) + self.maverage(x)
 
 
+class Threads(nn.DataParallel):
+    """A layer of torch whose code runs in threads, under another name."""
+
+
+@forward("threads of torch", mthreads=lambda: Threads(nn.Linear(5, 3)))
+def _(self, x):
+    return self.layer(x) + self.mthreads(x)
+
+
 @forward("the standard library called by a library")
 def _(self, x):
     with contextlib.ExitStack() as stack:
