@@ -40,6 +40,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from lightning_dpgen.common.precision import full_precision
+from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 
@@ -173,7 +174,8 @@ def counted(step: Step, device: torch.device) -> tuple[str, str]:
 def excess(row: Row, network: nn.Module) -> list[float]:
     """Return by what share the norms of some records of a lot are longer than their contributions, summed in float64."""
     lot = Lot(row.store, (0, len(row.records[0]))).map(lambda x: x[: row.lot], (0, row.lot)).to(row.device)
-    (gradients,) = row.gradients(network)(lot, PrivateStream())
+    with row.autocast():
+        gradients = term_gradients(network, row.term(network), lot, PrivateStream())
     with full_precision(row.device):
         norms, found = gradients.norms(), []
         for i in range(min(_COMPARED, row.lot)):

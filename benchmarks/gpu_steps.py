@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import peers
 import torch
@@ -16,11 +16,11 @@ from steps import Private, Step, vae
 from torch import Tensor, nn
 
 from lightning_dpgen.gradients.clipping import Fixed
-from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.terms import PerRecord
-from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.sampling.lots import Lot
+from lightning_dpgen.sampling.slots import enough_slots
 
 PLAIN, GRAPH, OPACUS = "plain", "plain, graph", "Opacus"
 # Steps before a capture.
@@ -143,15 +143,23 @@ class Row:
         """All records, as a private step takes them."""
         return self.records if len(self.records) > 1 else self.records[0]
 
-    def gradients(self, network: nn.Module) -> Callable[[Lot, PrivateStream], tuple[PerSampleGradients]]:
-        """Return a call for the gradients of a lot of records, in the precision of the row."""
-        term = getattr(network, "term", None) or PerRecord(lambda lot, _: network(*lot.tensors))
+    def term(self, network: nn.Module) -> PerRecord:
+        """Return the loss of each record."""
+        return getattr(network, "term", None) or PerRecord(functools.partial(_losses_of, network))
 
-        def of(lot: Lot, stream: PrivateStream) -> tuple[PerSampleGradients]:
+    def compute(self, network: nn.Module) -> Callable[[PrivateOptimizer, Lot], PerSampleGradients]:
+        """Return a call for the gradients of a lot of records, in the precision of the row."""
+        term = self.term(network)
+
+        def of(optimizer: PrivateOptimizer, lot: Lot) -> PerSampleGradients:
             with self.autocast():
-                return (term_gradients(network, term, lot, stream),)
+                return optimizer.compute_gradients(network, term, lot)
 
         return of
+
+
+def _losses_of(network: nn.Module, lot: Lot, _: Tensor) -> Tensor:
+    return network(*lot.tensors)
 
 
 def plain_step(row: Row) -> Step:
@@ -240,18 +248,19 @@ def contenders(row: Row, private: Private) -> dict[str, Contender]:
     if row.device.type == "cuda":
         found[GRAPH] = Contender(lambda: CapturedStep(row), slots=row.lot)
 
-    def ours(*, closed: bool = False, slots: int | None = None, **further: Any) -> Contender:
-        """Return a private contender; `further` arguments go to `Private.step`."""
-
+    def ours(*, closed: bool = False, slots: int | None = None, full: bool = False) -> Contender:
         def make() -> Step:
             network = row.network(closed=closed)
-            return private.step(network, row.store, row.lot, Fixed(1.0), gradients=row.gradients(network), **further)
+            given = {"compute": row.compute(network), "slots": slots, "full": full}
+            return private.step(network, row.store, row.lot, Fixed(1.0), **given)
 
         return Contender(make, lambda: row.network(closed=closed), slots)
 
     if row.has_closed_form:
         found["private, closed form"] = ours(closed=True)
     found["private"] = ours()
+    found["private, full slots"] = ours(slots=row.lot, full=True)
+    found["private, Poisson slots"] = ours(slots=enough_slots(row.lot))
     for name, ghost in {f"{OPACUS} ghost": True, f"{OPACUS} hooks": False}.items():
         found[name] = Contender(lambda ghost=ghost: opacus_step(row, ghost=ghost), slots=row.lot)
     return found

@@ -11,6 +11,7 @@ plain loops have; beside it stands the fused one.
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
@@ -37,7 +38,9 @@ from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
+from lightning_dpgen.privacy.sampling.samplers import TruncatedPoisson
 from lightning_dpgen.sampling.lots import Lot, PoissonLots
+from lightning_dpgen.sampling.slots import enough_slots
 
 Step = Callable[[], object]
 PICTURE = ImageSchema(28, 28, levels=1)
@@ -69,15 +72,26 @@ class Private:
         inner: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
         after: Callable[[], None] = lambda: None,
         embeddings: Mapping[str, float] | None = None,
+        compute: Callable[[PrivateOptimizer, Lot], PerSampleGradients] | None = None,
+        slots: int | None = None,
+        full: bool = False,
     ) -> Step:
-        """Return a step of `network`, on its own term or on the gradients that `gradients` gives.
+        """Return a step of `network`, on its own term or on the gradients that `gradients` or `compute` gives.
 
         Records stay where they are, on the processor; each lot goes to the network's device.
+
+        Args:
+            slots: the number of rows in which lots are laid out.
+            full: whether each lot has `lot` records, by a sampler that cuts larger ones.
         """
         n = len(records if isinstance(records, Tensor) else records[0])
         rate, device = lot / n, next(network.parameters()).device
         # The noise is not calibrated, which makes no step quicker or slower.
         access = training_stage(rule, n=n, sample_rate=rate, steps=_STEPS, embeddings=embeddings).access(1.0)
+        if full:
+            # Nearly every lot is cut: this many have fewer records once in 10^9 times.
+            sampler = TruncatedPoisson(min(enough_slots(lot) * 1.1 / n, 0.999), largest_lot=lot, at_most=n)
+            access = dataclasses.replace(access, sampler=sampler)
         plan, stream = Plan((Stage(access, _STEPS, 1.0),), 8.0, 1e-6), PrivateStream(secure=self._secure)
         self._made += 1
         account = Account(plan, None if self._folder is None else self._folder / f"{self._made}.jsonl", stream)
@@ -93,7 +107,11 @@ class Private:
         gradients = gradients or (lambda lot, stream: (term_gradients(network, network.term, lot, stream),))
 
         def step() -> None:
-            optimizer.set_gradients(*gradients(lots.draw().to(device), stream))
+            drawn = lots.draw().to(device)
+            if slots is not None:
+                # A lot that has more records is taken as it is.
+                drawn = (drawn.in_slots(slots, stream) or [drawn])[0]
+            optimizer.set_gradients(*((compute(optimizer, drawn),) if compute else gradients(drawn, stream)))
             optimizer.step()
             after()
 

@@ -73,6 +73,9 @@ class bfloat16_products(ContextDecorator):
     def __init__(self) -> None:
         self._asked: str | None = None
 
+    def _recreate_cm(self) -> bfloat16_products:
+        return bfloat16_products()
+
     def __enter__(self) -> None:
         _settings.changing.acquire()
         if _settings.entered == _settings.of_thread.entered:
@@ -86,6 +89,11 @@ class bfloat16_products(ContextDecorator):
             torch._C._set_fp32_precision_setter(*_ON_PROCESSOR, self._asked)
             self._asked = None
             _settings.changing.release()
+
+
+def multiplies_bfloat16() -> bool:
+    """Return True where a processor multiplies float32 numbers as bfloat16: within `bfloat16_products`, or as was asked."""
+    return torch._C._get_fp32_precision_getter(*_ON_PROCESSOR) == "bf16"
 
 
 class _OfThread(threading.local):

@@ -243,6 +243,11 @@ _NONE = torch.zeros(())
 ENGINES = {"ghost": ghost_gradients, "func": functional_gradients}
 
 
+def known_record(network: nn.Module, engine: str, term: PerRecord | PerGroup) -> Any:
+    """Return the public record (1, ...) that a loss was tried with; None for a closed form, or a loss not tried yet."""
+    return _checked.get(network, {}).get((engine, code_of(term.loss))) if term.example is None else term.example
+
+
 def term_gradients(
     network: nn.Module,
     term: PerRecord | PerGroup,

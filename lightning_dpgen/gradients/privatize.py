@@ -39,6 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.common.precision import full_precision
+from lightning_dpgen.gradients.captured import CapturedGradients
 from lightning_dpgen.gradients.clipping import ClippingRule, cap_factors, choose_bounds, clip_weights
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.micro_batches import MicroBatches, norms_of_parts
@@ -81,6 +82,11 @@ class GradientBuffer:
 
         All ranks call it for sharded parameters, whose sums are whole one after the other.
         """
+        if len(terms) == 1 and isinstance(gradients := terms[0][0], CapturedGradients):
+            if not add:
+                self.flat.zero_()
+            gradients.add_to(terms[0][1])
+            return
         if not self.sharded:
             weighted_sums(terms, self.views, add=add)
             return

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import inspect
 import sys
 import types
@@ -107,6 +108,10 @@ class SteadyCode:
                 self._blame(f"{_line(frame)} calls {name}, which may return something else in the next step: leave it out")
 
         tell = functools.partial(self._blame_line, below)
+        # Finalisers of other objects are no part of the loss.
+        collects = gc.isenabled()
+        gc.collect()
+        gc.disable()
         with _NewTensors(tell), _Operations(network, tell):
             sys.setprofile(profile)
             try:
@@ -116,6 +121,8 @@ class SteadyCode:
                     self._blame("a profiler runs beside the loss, so what that calls is not seen: train without it")
                 sys.setprofile(before if callable(before) else None)
                 below.clear()
+                if collects:
+                    gc.enable()
         if _tree_state(network) != state:
             self._blame("the loss changes the network that it is called with (a mode, a buffer, a hook): leave that out")
         try:

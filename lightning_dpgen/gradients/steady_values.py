@@ -250,5 +250,5 @@ def _torch_state() -> tuple:
         torch.get_autocast_dtype("cuda"),
         torch._C._get_deterministic_algorithms(),
         torch.get_float32_matmul_precision(),
-        torch.utils._device.CURRENT_DEVICE,
+        torch.get_default_device(),
     )

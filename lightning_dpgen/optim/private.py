@@ -13,14 +13,16 @@ from opacus.optimizers import DPOptimizer
 from scipy.stats import chi2
 from torch import Tensor, nn
 
+from lightning_dpgen.gradients.captured import CapturedTerm, NotCaptured
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
+from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.micro_batches import MicroBatches
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients, materialised
 from lightning_dpgen.gradients.privatize import Bounds, GradientBuffer, add_clipped, privatize
-from lightning_dpgen.gradients.scopes import Components
+from lightning_dpgen.gradients.scopes import Components, Flat
 from lightning_dpgen.gradients.shards import check_shards
-from lightning_dpgen.gradients.terms import DataFree
+from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord, code_of
 from lightning_dpgen.optim.flat import FlatGroups
 from lightning_dpgen.optim.stages import check_noises
 from lightning_dpgen.privacy.access import Access, LotId
@@ -29,6 +31,7 @@ from lightning_dpgen.privacy.errors import LedgerError, NoiseMissing
 from lightning_dpgen.privacy.noise.units import GRID_POWERS
 from lightning_dpgen.privacy.plan import TRAINING, Plan, Stage
 from lightning_dpgen.privacy.planning.stage_spec import expected_lot_size
+from lightning_dpgen.sampling.lots import Lot
 
 # The probability that a rehearsal refuses sound noise, on either side and for each parameter.
 _FALSE_ALARM = 1e-11
@@ -168,6 +171,8 @@ class PrivateOptimizer(DPOptimizer):
             self._check_sharded(embeddings)
         self._flat = FlatGroups(optimizer, self._buffer) if FlatGroups.possible(optimizer) else None
         self._between_steps = _BetweenSteps()
+        # By network, loss, engine and shapes of lots in slots: None before a capture, the reason why there is none.
+        self._captures: dict[tuple, CapturedTerm | str | None] = {}
 
     def _check_sharded(self, embeddings: Sequence[str]) -> None:
         """Refuse what needs whole parameters."""
@@ -398,6 +403,58 @@ class PrivateOptimizer(DPOptimizer):
             data_free: further terms of this step, which see none.
         """
         self._between_steps.next.gradients, self._between_steps.next.data_free = gradients, tuple(data_free)
+
+    def compute_gradients(
+        self, network: nn.Module, term: PerRecord | PerGroup, lot: Lot, engine: str = "ghost"
+    ) -> PerSampleGradients:
+        """Compute the gradients of a term for `set_gradients`; see `term_gradients`.
+
+        Lots of the same number of slots are captured from the second one on, where the Python of the loss does the same in
+        each step (`gradients/captured.py`): `captured` says so, or why not.
+        """
+        lot = lot.fetch()
+        captured = self._capture(network, term, lot, engine)
+        if captured is None:
+            return term_gradients(network, term, lot, self._account.stream, engine=engine)
+        return captured.gradients(lot)
+
+    def _capture(self, network: nn.Module, term: PerRecord | PerGroup, lot: Lot, engine: str) -> CapturedTerm | None:
+        if lot.slots is None or not isinstance(term, PerRecord) or self._buffer.sharded:
+            return None
+        rule = self._rules[0]
+        if len(self._rules) > 1 or type(rule.scope) is not Flat or rule.by_person:
+            return None
+        shapes = tuple((x.shape[1:], x.dtype) for x in lot.tensors)
+        key = id(network), engine, code_of(term.loss), lot.slots.size, shapes
+        if key not in self._captures:
+            # Its first lot, before which the loss is checked.
+            self._captures[key] = None
+            return None
+        state = self._captures[key]
+        if isinstance(state, str):
+            return None
+        try:
+            if state is None:
+                given = self._buffer.flat, self._buffer.views, self._account.stream, engine
+                state = self._captures[key] = CapturedTerm(network, term, lot, *given)
+            elif (reason := state.changed()) is not None:
+                raise NotCaptured(reason)
+        except NotCaptured as error:
+            self._captures[key] = str(error)
+            return None
+        return state
+
+    @property
+    def slots(self) -> int | None:
+        """The number of rows in which the last lot, or its last part, was laid out; None for as many as it has records."""
+        return next((key[3] for key in reversed(self._captures)), None)
+
+    @property
+    def captured(self) -> str | None:
+        """In words, if steps are captured or why not; None before the second lot in slots."""
+        states = [state for state in self._captures.values() if state is not None]
+        reasons = [state for state in states if isinstance(state, str)]
+        return f"not captured: {reasons[0]}" if reasons else "captured" if states else None
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Drop all that was computed for a step: gradients that were handed over, ``grad_sample`` and ``grad``."""

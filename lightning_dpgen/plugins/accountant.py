@@ -13,6 +13,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.strategies import ModelParallelStrategy
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -97,6 +98,8 @@ class MomentsAccountant(pl.Callback):
         self._logs: PrivateLogs | None = None
         self._logs_changed: list[int] = []
         self._filters: warnings.catch_warnings | None = None
+        # The words in which captured steps were described.
+        self._described: str | None = None
         # The optimizers of sharded parameters.
         self._sharded: list[PrivateOptimizer] = []
 
@@ -279,9 +282,17 @@ class MomentsAccountant(pl.Callback):
         if self._adopted is not None:
             # Lightning adds the one of this batch.
             self._count_logs(trainer, -1)
+        self._describe_steps(trainer)
         if self.account.plan.private and not self.account.remaining(self.stage):
             self.complete = True
             trainer.should_stop = True
+
+    def _describe_steps(self, trainer: pl.Trainer) -> None:
+        """Say once how steps in slots are computed, and if they are captured or why not."""
+        for optimizer in trainer.optimizers:
+            if isinstance(optimizer, PrivateOptimizer) and (words := optimizer.captured) not in (None, self._described):
+                self._described = words
+                rank_zero_info(f"Private steps in {trainer.precision}, lots in {optimizer.slots} slots: {words}")
 
     def _close_changed_logs(self, trainer: pl.Trainer) -> None:
         # A process that is killed closes nothing at its end.

@@ -39,6 +39,7 @@ from lightning_dpgen.plugins.several_optimizers import (
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.planning.stage_spec import expected_lot_size
 from lightning_dpgen.sampling.lots import Lot, LotBatch
+from lightning_dpgen.sampling.slots import Slots
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,8 @@ class AutomaticModule:
         # part; None outside of a lot.
         self._values: dict[tuple[str, int], tuple[Tensor | float, int]] | None = None
         self._part, self._index = (0, 1), 0
+        # The slots of the part, if it is in slots.
+        self._slots: Slots | None = None
         module.automatic_optimization = False
         instance: Any = module
         self._log_elsewhere = instance.log
@@ -244,7 +247,8 @@ class AutomaticModule:
     def _log(self, name: str, value: Any, *others: Any, **options: Any) -> None:
         if self._values is not None:
             number, size = self._part
-            self._values[name, number] = private_mean(value) if isinstance(value, Tensor) else value, size
+            mean = private_mean(value, self._slots) if isinstance(value, Tensor) else value
+            self._values[name, number] = mean, size
             return
         self._log_elsewhere(name, value, *others, **options)
 
@@ -369,7 +373,10 @@ class AutomaticModule:
         return self._parts.gradients(lot, lambda part, number: self._of_part(term, part, number), stream)
 
     def _of_part(self, term: PerRecord | PerGroup, lot: Lot, number: int) -> PerSampleGradients:
-        self._part = number, lot.offsets[-1]
+        self._part, self._slots = (number, lot.offsets[-1]), lot.slots
+        optimizers = self._optimizers
+        if len(optimizers) == 1:
+            return optimizers[0].compute_gradients(self._module, term, lot, self._engine)
         return term_gradients(self._module, term, lot, self._account.stream, engine=self._engine)
 
     def _set_micro_batch(self, of_optimizers: list, empty: Any) -> None:

@@ -116,6 +116,8 @@ class PrivateMixture(pl.LightningModule):
         self.register_buffer("means", torch.zeros(network.k, network.schema.layout.width))
         self.register_buffer("noise", torch.zeros(network.k))
         self.micro_batch, self.slots, self._parts = micro_batch, None, LotParts(None, 1.0)
+        # The optimizer that was made last, which captures what it steps on.
+        self._stepped: PrivateOptimizer | None = None
         self._restored = False
         self._initial: Mixture | None = None
         self._declared: Mapping[str, str] | None = None
@@ -260,13 +262,14 @@ class PrivateMixture(pl.LightningModule):
 
     def private_optimizer(self, inner: torch.optim.Optimizer) -> PrivateOptimizer:
         """Return the private form of an optimizer of `trained`."""
-        return PrivateOptimizer(
+        self._stepped = PrivateOptimizer(
             inner,
             account=self.account,
             clipping=self.clipping,
             expected_batch_size=self.expected_batch_size,
             embeddings=self._embeddings,
         )
+        return self._stepped
 
     def inner_optimizer(
         self, parameters: Iterable[torch.nn.Parameter], betas: tuple[float, float] = (0.9, 0.999)
@@ -298,8 +301,14 @@ class PrivateMixture(pl.LightningModule):
 
     def gradients(self, lot: Lot) -> tuple[PerSampleGradients | MicroBatches | EmbeddingGradients, ...]:
         """Return the per-record gradients of each term, in the order of the clipping rules."""
-        network, stream = self.trained_network, self.account.stream
-        return (self._parts.gradients(lot, lambda part, _: term_gradients(network, network.term, part, stream), stream),)
+        network, stream, stepped = self.trained_network, self.account.stream, self._stepped
+
+        def of_part(part: Lot, _: int) -> PerSampleGradients:
+            if stepped is None:
+                return term_gradients(network, network.term, part, stream)
+            return stepped.compute_gradients(network, network.term, part)
+
+        return (self._parts.gradients(lot, of_part, stream),)
 
     def data_free(self) -> tuple[DataFree, ...]:
         """Return the terms of the next step that see no record."""

@@ -426,6 +426,17 @@ def _check_trainer(spec: RunSpec) -> None:
     if not isinstance(spec.compute, RaySpec) and not available.get(trainer.accelerator):
         usable = ", ".join(name for name, is_usable in available.items() if is_usable)
         raise UsageError(f"trainer.accelerator={trainer.accelerator}: expected one that this machine has ({usable})")
+    on_gpu = trainer.accelerator in ("gpu", "cuda") or (trainer.accelerator == "auto" and gpu)
+    if trainer.precision == "bf16-mixed" and on_gpu and gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise UsageError(
+            f"trainer.precision=bf16-mixed: {torch.cuda.get_device_name()} computes nothing in bfloat16: expected 32-true, "
+            "or trainer.accelerator=cpu"
+        )
+    if trainer.slots and (spec.split.k or 1) > 1:
+        raise UsageError(
+            f"trainer.slots=true: a mixture of split.k={spec.split.k} components has no fixed number of rows for each: "
+            "their sizes are private; leave one of the two out"
+        )
     model = spec.model
     if trainer.micro_batch is not None and isinstance(model, VAESpec) and model.divergence and model.released_as == "group":
         raise UsageError(

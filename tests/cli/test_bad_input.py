@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.release import bounds
@@ -94,6 +95,8 @@ MISTAKES = {
         ["model.divergence=kl", "model.groups=5", "trainer.devices=2"],
         r"model\.groups=5: 2 devices share them",
     ),
+    "slots of a mixture": (["trainer.slots=true", "split.k=2"], r"trainer\.slots=true: a mixture of split\.k=2"),
+    "slots by number": (["trainer.slots=64"], r"trainer\.slots=64"),
     "half precision": (["trainer.precision=16-mixed"], r"trainer\.precision=16-mixed: expected one of"),
     "half a component": (["model=measured", "model.components=1.5"], r"model\.components=1\.5: expected a whole"),
     "no number": (["model.lr=fast"], r"model\.lr=fast: expected a number"),
@@ -175,6 +178,17 @@ def test_mistakes(dpgen, tmp_path, monkeypatch, overrides, words):
     status, _, err = dpgen("train", f"run_dir={tmp_path / 'run'}", *overrides)
     assert status == 2 and one_line(err) and re.search(words, err), err
     assert not list(tmp_path.iterdir())
+
+
+def test_a_gpu_without_bfloat16_is_one_line(dpgen, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Tesla T4")
+    status, _, err = dpgen(
+        "train", "trainer.precision=bf16-mixed", "trainer.accelerator=gpu", f"run_dir={tmp_path / 'run'}"
+    )
+    assert status == 2 and one_line(err) and "Tesla T4 computes nothing in bfloat16" in err
+    assert not (tmp_path / "run").exists()
 
 
 def test_budget_too_small_says_what_fits(dpgen, tmp_path):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gradients.families import BY_FUNC, RULED
+from marks import only
 
 from lightning_dpgen.gradients import factors, products
 from lightning_dpgen.gradients.engines import ENGINES
@@ -17,10 +18,10 @@ FAMILY = {
     for name, make in (RULED | {name: make for name, (make, _) in BY_FUNC.items()}).items()
     if "of its own" not in name
 }
-PROCESSORS = {"with AMX": True, "without": False}
+PROCESSORS = only({"with AMX": True, "without": False}, "with AMX")
 
 
-@pytest.fixture(params=PROCESSORS.values(), ids=PROCESSORS.keys())
+@pytest.fixture(params=PROCESSORS)
 def amx(request, monkeypatch):
     """Take the path of a processor with AMX, or without; torch multiplies in all bits where there is none."""
     monkeypatch.setattr(products, "_AMX", request.param)

@@ -15,7 +15,8 @@ from lightning_dpgen import DPNorm, Fixed, PerGroup, PerRecord, PrivateTraining,
 from lightning_dpgen.gradients import micro_batches
 from lightning_dpgen.gradients import micro_batches as lot_memory
 from lightning_dpgen.gradients.engines import term_gradients
-from lightning_dpgen.plugins import automatic_module
+from lightning_dpgen.optim import private as optim_private
+from lightning_dpgen.plugins import accountant
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 
@@ -77,7 +78,7 @@ def test_lots_are_taken_in_parts(rule, monkeypatch):
         sizes.append(len(lot))
         return term_gradients(module, term, lot, *others, **options)
 
-    monkeypatch.setattr(automatic_module, "term_gradients", counted)
+    monkeypatch.setattr(optim_private, "term_gradients", counted)
     private = _private(clipping=rule, micro_batch=7)
     _fitted(private)
     assert private.account.finished and max(sizes) < 15 and sum(sizes) > 0.15 * N * STEPS
@@ -349,3 +350,28 @@ class Repeated(PrivateStream):
 def test_slots_are_asked_for_by_yes_or_no():
     with pytest.raises(ValueError, match="slots=64: expected True, False, or None"):
         _private(slots=64)
+
+
+def test_logs_of_lots_in_slots_are_means_over_records_alone():
+    """The first step of both begins at the same weights, and an empty slot holds a made-up record."""
+    logs = Logs(), Logs()
+    for slots, log in zip((False, True), logs, strict=True):
+        private = _private(sample_rate=1.0, clipping=Fixed(0.5), slots=slots, share_private_logs=True)
+        _fitted(private, logger=log)
+    first = [next(line["private/loss"] for line in log.lines if "private/loss" in line) for log in logs]
+    assert first[0] == pytest.approx(first[1], rel=1e-5)
+
+
+class Silent(Plain):
+    def training_step(self, batch, batch_idx):
+        return (self.net(batch) - batch).square().sum(dim=1)
+
+
+@pytest.mark.parametrize(("model", "words"), [(Silent, "captured"), (Plain, "not captured: ")])
+def test_a_fit_in_slots_says_once_if_it_is_captured(model, words, monkeypatch):
+    lines = []
+    monkeypatch.setattr(accountant, "rank_zero_info", lines.append)
+    _fitted(_private(slots=True), model())
+    (line,) = lines
+    assert line.startswith(f"Private steps in 32-true, lots in 83 slots: {words}")
+    assert "log" in line if model is Plain else line.endswith(words)

@@ -25,6 +25,7 @@ from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation.loss_call import REPLACED_FUNCTIONS, invalidate_escaped_tensors
 from lightning_dpgen.gradients.isolation.loss_guard import LossGuard
 from lightning_dpgen.gradients.isolation.refusals import SAVED, explained
+from lightning_dpgen.sampling.slots import Slots
 from lightning_dpgen.sampling.trees import map_tree
 
 
@@ -288,8 +289,18 @@ class OneGroup:
         return self._there[None]
 
 
-def private_mean(x: Tensor) -> Tensor:
-    """Return the mean over records and numbers of a tensor that may be hidden: only for logs that stay private."""
+def private_mean(x: Tensor, slots: Slots | None = None) -> Tensor:
+    """Return the mean over records and numbers of a tensor that may be hidden: only for logs that stay private.
+
+    Args:
+        slots: the rows that are records, in a lot in slots; None for all rows.
+    """
+    dimension = None
     while _functorch.is_functorch_wrapped_tensor(x):
+        if _functorch.is_batchedtensor(x):
+            dimension = _functorch.maybe_get_bdim(x)
         x = _functorch.get_unwrapped(x)
+    # Made-up records alone are in no slots.
+    if slots is not None and dimension is not None and x.shape[dimension] == slots.size and len(slots.places):
+        x = x.index_select(dimension, slots.places.to(x.device))
     return x.detach().float().mean()

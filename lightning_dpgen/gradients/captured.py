@@ -1,0 +1,232 @@
+"""The gradients of a term, captured once for lots in slots: later lots are replayed without the Python of the loss.
+
+A lot is copied into fixed memory, and its losses, gradients and norms, and the weighted sum after that, are the operations
+that were recorded (`replay`). What a rule chooses from the norms, the ledger and the noise stay as they are. A loss is
+captured where its Python does the same in each step (`steady_code`), and where a replay gives what the loss gives for
+made-up records.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_dpgen.common.precision import full_precision
+from lightning_dpgen.gradients.engines import ENGINES, known_record, torch_draws_from
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
+from lightning_dpgen.gradients.replay import record
+from lightning_dpgen.gradients.steady_code import SteadyCode
+from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.sampling.lots import Lot
+from lightning_dpgen.sampling.slots import Slots
+from lightning_dpgen.sampling.trees import leaves_of, map_tree
+
+# The part of their size by which replayed norms and sums may differ from those of the loss: sums of embeddings are added up
+# on a GPU in any order.
+_ROUNDING = 1e-4
+
+
+class NotCaptured(Exception):
+    """A term is not captured; the message says why."""
+
+
+class CapturedGradients(PerSampleGradients):
+    """The gradients of a lot in slots, in the memory of a `CapturedTerm` until its next lot. Private.
+
+    Args:
+        term: the term whose replay made them.
+        layers: as for `PerSampleGradients`.
+        norms: (S,) of all slots.
+        losses: (S,).
+    """
+
+    def __init__(
+        self, term: CapturedTerm, layers: Sequence[Sequence[nn.Parameter]], lot: Lot, norms: Tensor, losses: Tensor
+    ) -> None:
+        assert lot.slots is not None
+        places = lot.slots.places.to(norms.device)
+        # The next lot overwrites them.
+        of_records = losses[places]
+        super().__init__(
+            {}, layers, len(lot), lot.draw, offsets=lot.offsets, persons=lot.persons, losses=lambda: of_records,
+            places=places,
+        )  # fmt: skip
+        # Those of the property, which would compute them from factors.
+        vars(self)["_all_norms"] = norms
+        self._term = term
+
+    def add_to(self, weights: Tensor) -> None:
+        """Add ``sum_i weights[i] gradient_i`` to the buffer that the term was captured for."""
+        self._term.add_weighted(self._by_row(weights), self._all_norms)
+
+    def add_pieces(self, weights: Any, pieces: Any) -> None:
+        raise RuntimeError("captured gradients are added to their own optimizer's buffer alone, by one weight a record")
+
+    @property
+    def _all_squares(self) -> Tensor:
+        raise RuntimeError("captured gradients have norms over all parameters alone: make the optimizer without slots")
+
+
+class CapturedTerm:
+    """A per-record term whose lots in slots are replayed.
+
+    Args:
+        network: its trainable parameters are differentiated.
+        term: the loss; it was computed for a lot before, so that it was checked.
+        lot: a lot in slots, of which shapes and types alone are looked at.
+        flat: the buffer of the sums, of all parameters one behind the other.
+        views: the view of each parameter in it.
+        stream: the private stream.
+        engine: as for `term_gradients`.
+
+    Raises:
+        NotCaptured: saying why the Python of the loss has to run in each step.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        term: PerRecord,
+        lot: Lot,
+        flat: Tensor,
+        views: dict[nn.Parameter, Tensor],
+        stream: PrivateStream,
+        engine: str,
+    ) -> None:
+        assert lot.slots is not None
+        self._flat, self._stream, self._size = flat, stream, lot.slots.size
+        self._parameters = list(network.parameters())
+        self._records = map_tree(lambda x: x.new_zeros(self._size, *x.shape[1:]), lot.records)
+        self._noise = flat.new_full((self._size, term.noise), 0.5)
+        self._weights = flat.new_zeros(self._size)
+        self._silenced = torch.zeros(self._size, dtype=torch.bool, device=flat.device)
+        self._example = leaves_of(known_record(network, engine, term)) or [None] * len(leaves_of(self._records))
+        self._lay_out(Slots(self._size, torch.zeros(0, dtype=torch.int64)), lot.map(lambda x: x[:0], (0, 0)))
+        compute, whole = ENGINES[engine], Lot(self._records, (0, self._size))
+        made: list[PerSampleGradients] = []
+
+        def gradients() -> list[Tensor]:
+            made[:] = [compute(network, term, whole, self._noise)]
+            losses = made[0].losses
+            assert losses is not None, "an engine gives them"
+            return [losses.detach()]
+
+        def norms() -> list[Tensor]:
+            return [made[0]._all_norms]
+
+        def sums(silenced: Tensor | None) -> Callable[[], list[Tensor]]:
+            def add() -> list[Tensor]:
+                with full_precision(flat.device):
+                    for p, factors in made[0]._factors.items():
+                        factors.weighted_sum(self._weights, silenced, views[p], add=True)
+                return []
+
+            return add
+
+        # torch loads a part of itself when operations are first watched, whose Python is not that of the loss.
+        record([lambda: [torch.empty(0)]], torch.device("cpu"))
+        self._steady = SteadyCode(network)
+        # A loss that may write into a list is accepted where a second call changes nothing.
+        for _ in range(2):
+            with self._same_draws(), self._steady.watching(term.loss):
+                gradients()
+        if (reason := self._steady.reason()) is not None:
+            raise NotCaptured(reason)
+        before = flat.clone()
+        try:
+            with self._same_draws():
+                self._gradients, self._norms, self._sum, self._silenced_sum = record(
+                    [gradients, norms, sums(None), sums(self._silenced)], flat.device
+                )
+            # Other records than those that were recorded: what was not seen to follow from these would stay what it was.
+            self._vary()
+            with self._same_draws():
+                expected = [*gradients(), *norms()]
+            flat.zero_()
+            sums(None)()
+            expected.append(flat.clone())
+            for add in (self._sum, self._silenced_sum):
+                flat.zero_()
+                with self._same_draws():
+                    found = self._computed()
+                with full_precision(flat.device):
+                    add()
+                self._compare([*found, flat], expected)
+        except RuntimeError as error:
+            raise NotCaptured(f"the loss cannot be recorded ({str(error)[:200]})") from None
+        finally:
+            flat.copy_(before)
+        self._memory, self._layers = self._places_in_memory(), made.pop()._layers
+
+    def _vary(self) -> None:
+        """Change the made-up records, their noise and their weights."""
+        by = torch.linspace(0.5, 1.0, self._size, device=self._flat.device)
+        for x in (*leaves_of(self._records), self._noise):
+            if x.is_floating_point():
+                x.mul_(by.to(x.dtype).view(-1, *(1,) * (x.dim() - 1)))
+        self._weights.copy_(by)
+
+    @staticmethod
+    def _compare(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+        for own, its in zip(found, expected, strict=True):
+            size = float(its.abs().nan_to_num(0.0, 0.0, 0.0).max())
+            if not torch.allclose(own, its, rtol=_ROUNDING, atol=_ROUNDING * size, equal_nan=True):
+                raise NotCaptured(
+                    "replayed gradients of made-up records are not those of the loss: it computes something that torch "
+                    "does not show, or draws outside of records"
+                )
+
+    def _same_draws(self) -> torch_draws_from:
+        """Return a context in which torch draws the same numbers each time: for made-up records alone."""
+        return torch_draws_from(PrivateStream(seed=0), self._flat.device)
+
+    def _places_in_memory(self) -> list[int]:
+        return [p.data_ptr() for p in self._parameters]
+
+    def changed(self) -> str | None:
+        """Return what has changed since, so that the loss has to be called again; None if nothing has."""
+        if self._places_in_memory() != self._memory:
+            return "a parameter was moved to other memory"
+        return self._steady.changed()
+
+    def _lay_out(self, slots: Slots, lot: Lot) -> None:
+        """Copy the records of a lot to their slots, and made-up ones to the others."""
+        places = slots.places.to(self._flat.device)
+        for x, records, empty in zip(leaves_of(self._records), leaves_of(lot.records), self._example, strict=True):
+            x.zero_() if empty is None else x.copy_(empty.expand_as(x))
+            x.index_copy_(0, places, records.to(x))
+
+    def gradients(self, lot: Lot) -> CapturedGradients:
+        """Compute the gradients of a lot in slots; those of the lot before are gone then."""
+        lot = lot.fetch()
+        assert lot.slots is not None
+        self._lay_out(lot.slots, lot)
+        if self._noise.shape[1]:
+            shape, kind = tuple(self._noise.shape), {"dtype": self._noise.dtype, "device": self._noise.device}
+            self._noise.copy_(self._stream.normal(shape, **kind))
+        if self._gradients.draws:
+            with torch_draws_from(self._stream, self._flat.device):
+                losses, norms = self._computed()
+        else:
+            losses, norms = self._computed()
+        return CapturedGradients(self, self._layers, lot, norms, losses)
+
+    def _computed(self) -> list[Tensor]:
+        """Replay losses, gradients and norms; these are computed in full precision, as in `PerSampleGradients`."""
+        losses = self._gradients()
+        with full_precision(self._flat.device):
+            return [*losses, *self._norms()]
+
+    def add_weighted(self, weights: Tensor, norms: Tensor) -> None:
+        """Add the weighted sum over all slots to the buffer; a slot whose norm is not finite adds exact zeros."""
+        self._weights.copy_(weights)
+        if math.isfinite(float(norms.sum())):
+            self._sum()
+        else:
+            self._silenced.copy_(~norms.isfinite())
+            self._silenced_sum()
