@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lightning_dpgen.gradients.isolation.loss_call import invalidate_escaped_tensors
 from lightning_dpgen.gradients.layers import modules_of
 from lightning_dpgen.gradients.steady_reach import OWN_NAMES, Reach
 from lightning_dpgen.gradients.steady_rules import (
@@ -188,6 +189,10 @@ class SteadyCode:
                 entries.append((code, name, given))
 
 
+# It collects garbage before a lot.
+_COLLECTION = invalidate_escaped_tensors.__enter__.__code__
+
+
 def _frames(frame: FrameType | None, below: set[FrameType]) -> Iterator[FrameType]:
     """Yield a frame and those that it was called from, up to what was on the stack before."""
     while frame is not None and frame not in below:
@@ -200,8 +205,10 @@ def _is_user(frame: FrameType, below: set[FrameType]) -> bool:
     for x in _frames(frame, below):
         package = package_of(x.f_globals)
         if package not in HELPERS:
-            # An import is no part of the loss, and code that imports is refused.
-            return package not in TRUSTED and all(package_of(y.f_globals) != "importlib" for y in _frames(x, below))
+            # An import is no part of the loss, and code that imports is refused; nor are callbacks of a collection.
+            return package not in TRUSTED and not any(
+                package_of(y.f_globals) == "importlib" or y.f_code is _COLLECTION for y in _frames(x, below)
+            )
         if (package in LIBRARY and x is frame) or package == "importlib":
             return False
     return False

@@ -34,6 +34,7 @@ from torchmetrics import MeanMetric
 
 from lightning_dpgen.gradients import steady_code
 from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.isolation import loss_call
 from lightning_dpgen.gradients.steady_code import SteadyCode
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.noise.stream import PrivateStream
@@ -1529,3 +1530,20 @@ def test_watching_several_losses():
     assert steady.reason() is None and steady.changed() is None
     parts[0] = 2.0
     assert steady.changed() == "parts has changed"
+
+
+def test_code_that_a_collection_of_garbage_runs_is_no_part_of_a_loss(monkeypatch):
+    """Finalisers and callbacks of the collector run wherever it starts, which is before a lot."""
+    counts = []
+
+    def count(phase, info):
+        counts.append(phase)
+
+    monkeypatch.setattr(loss_call, "_YOUNG", -1)
+    network = nn.Linear(5, 3)
+    gc.callbacks.append(count)
+    try:
+        steady = watch(network, loss := loss_of(network))
+    finally:
+        gc.callbacks.remove(count)
+    assert counts and steady.reason() is None, loss
