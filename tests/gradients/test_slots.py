@@ -54,7 +54,8 @@ def test_no_bit_of_a_record_follows_from_the_others(name, mixed):
 
 
 @pytest.mark.filterwarnings("ignore:no rule for", "ignore:There is a performance")
-@pytest.mark.parametrize("name", FAMILY)
+# The default suite has every third.
+@pytest.mark.parametrize("name", only(FAMILY.keys(), *list(FAMILY)[::3]))
 def test_gradients_in_slots_are_those_of_the_lot(name):
     case = FAMILY[name]()
     lot, noise = case.lot((0, 6)), case.noise(6)
