@@ -106,7 +106,7 @@ class _Settings:
     """Settings of torch, of the whole process, from the first of its threads that enters to the last that leaves."""
 
     def __init__(self) -> None:
-        self.changing, self.entered, self.of_thread = threading.Lock(), 0, _OfThread()
+        self.changing, self.entered, self.of_thread = threading.RLock(), 0, _OfThread()
         self.asked: list[str] = []
 
 

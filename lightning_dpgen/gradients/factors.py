@@ -56,6 +56,8 @@ def lengths(x: Tensor) -> Tensor:
 
 
 _IN_FLOAT32 = (torch.float32, torch.bfloat16)
+# Products of lengths below it are float32 numbers.
+_LARGEST = 3e38
 # Norms of sums of outer products are computed in float32 where its slack makes the square too large by no more than this,
 # if all products of a record are as long and orthogonal; where they are not, it is less.
 _MOST_SLACK = 0.02
@@ -204,7 +206,7 @@ class RankOne(GradientFactors):
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         # Weight 0 does not silence NaN in a product: both factors must be exact zeros.
         a, b = _silence(self.left, silenced), _silence(self.right, silenced)
-        if a.dtype == torch.bfloat16:
+        if torch.bfloat16 in (a.dtype, b.dtype):
             add_weighted(a[:, None], b[:, None], weights, out.view(self.shape), add=add)
             return
         if a.shape[1] <= b.shape[1]:
@@ -240,8 +242,19 @@ class MaskedRankOne(GradientFactors):
     def norms(self) -> Tensor:
         # In float64, where no square vanishes; the factor makes up for its rounding, and for that of weights.
         left, right, mask = (x.double().square() for x in (self.own.left, self.own.right, self.mask))
-        rounding = 1e-12 + (WEIGHTED if self.own.left.dtype == torch.bfloat16 else 0.0)
-        return ((left @ mask) * right).sum(dim=1).sqrt_().mul_(1.0 + rounding)
+        norms = ((left @ mask) * right).sum(dim=1).sqrt_().mul_(1.0 + 1e-12 + self.weighting)
+        if self.own.left.dtype not in _IN_FLOAT32:
+            return norms
+        # Weighted numbers may vanish, and what the mask leaves out is multiplied before it is left out: it must be finite.
+        left, right = lengths(self.own.left).double(), lengths(self.own.right).double()
+        o, n = (VANISHING * math.sqrt(width) for width in self.own.shape)
+        norms += o * right + n * left
+        return norms.masked_fill_(~(left * right < _LARGEST), math.inf)
+
+    @property
+    def weighting(self) -> float:
+        """The part of the norm that weighting may add."""
+        return WEIGHTED if self.own.left.dtype == torch.bfloat16 else 0.0
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         total = torch.empty_like(out)
@@ -289,9 +302,9 @@ class OuterSum(GradientFactors):
         # sum_rs (left_r . left_s)(right_r . right_s) is the squared norm of a sum of outer products. Where they cancel,
         # rounding could leave too small a norm, and too large a contribution: the slack is never less than that error.
         pairs = self.pairs if self.few else [(_double(left), right.double()) for left, right in self.pairs]
-        rounded = any(right.dtype in _IN_FLOAT32 for _, right in pairs)
-        slack = _slack_of_products(self.shape, pairs[0][1].device) if rounded else _SLACK
-        # Room for squares that vanished, as in `slack`.
+        rounded = any(right.dtype in _IN_FLOAT32 for _, right in self.pairs)
+        slack = _slack_of_products(self.shape, pairs[0][1].device) if rounded and self.few else _SLACK
+        # Room for numbers that vanish, as in `slack`: in squares, and in what is weighted.
         more = max(self.shape) * VANISHING**2 if rounded else 0.0
         total: Tensor | float = 0.0
         longest: Tensor | float = 0.0
@@ -307,7 +320,13 @@ class OuterSum(GradientFactors):
             total, longest, vanished = total + squares, longest + products, vanished + lengths
         squares = total + slack * longest**2 + more * vanished**2
         norms, rounding = squares.clamp_(min=0.0).sqrt_(), weighting(self.pairs)
-        return norms.add_(longest, alpha=rounding) if rounding else norms
+        norms = norms.add_(longest, alpha=rounding) if rounding else norms
+        for left, right in pairs:
+            if rounded and not left.is_floating_point():
+                # The rows of a word are added up one after the other.
+                alike = (left[:, :, None] == left[:, None, :]).sum(dim=2)
+                norms += ROUNDING * (alike * torch.linalg.vector_norm(right.double(), dim=2)).sum(dim=1)
+        return norms
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         matrix = out.view(self.shape)

@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.gradients.component_factors import AllComponents, OneComponent
-from lightning_dpgen.gradients.factors import GradientFactors, GroupSums, OuterSum, RankOne, lengths, weighting
+from lightning_dpgen.gradients.factors import (
+    GradientFactors,
+    GroupSums,
+    MaskedRankOne,
+    OuterSum,
+    RankOne,
+    lengths,
+    weighting,
+)
 
 # Gradients of groups of so many records cost as much multiplied out as by the inner products of their factors.
 _MULTIPLIED = 16
@@ -134,7 +142,8 @@ class Groups:
         dense = factors.materialise()
         dense, own = dense[order], factors.norms()[order]
         longest = own.new_zeros(self.count).index_add_(0, group, own)
-        return GroupSums(dense.new_zeros(self.count, *dense.shape[1:]).index_add_(0, group, dense), longest)
+        sums = dense.new_zeros(self.count, *dense.shape[1:]).index_add_(0, group, dense)
+        return GroupSums(sums, longest, factors.weighting if isinstance(factors, MaskedRankOne) else 0.0)
 
     def shared(self, weights: Tensor) -> Tensor:
         """Give each record (B,) the weight (m,) of its group; 0 where it is in none."""

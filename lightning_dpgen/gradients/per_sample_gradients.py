@@ -102,10 +102,10 @@ class PerSampleGradients:
     def _all_squares(self) -> Tensor:
         """Squared norms (parameters with factors, B or more)."""
         all_factors = list(self._factors.values())
-        if self._partition is not None:
-            all_factors = [self._partition.of(factors) for factors in all_factors]
         if (self._size or self._places is not None) and all_factors:
             with full_precision(self._layers[0][0].device):
+                if self._partition is not None:
+                    all_factors = [self._partition.of(factors) for factors in all_factors]
                 return _squares(all_factors)
         return torch.zeros(len(all_factors), self._size, dtype=torch.float64, device=self._layers[0][0].device)
 
@@ -218,9 +218,11 @@ def weighted_sums(
 
     A record whose norm is not finite adds exact zeros.
     """
-    pieces = _pieces(terms)
-    for p, total in out.items():
-        _write(pieces.get(p, ()), total, add=add)
+    # The guarantee must not rest on each caller.
+    with full_precision(next(iter(out.values())).device):
+        pieces = _pieces(terms)
+        for p, total in out.items():
+            _write(pieces.get(p, ()), total, add=add)
 
 
 def each_weighted_sum(

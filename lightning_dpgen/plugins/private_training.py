@@ -157,6 +157,11 @@ class PrivateTraining:
         _check("steps", steps, type(steps) is int and steps >= 1, "a whole number (int), 1 or more")
         if augment is None and multiplicity != 1:
             raise ValueError(f"multiplicity={multiplicity!r}: several views need augment=..., which makes them of a record")
+        if slots and max_rows > 1 and micro_batch is not None:
+            raise ValueError(
+                f"slots=True with max_rows={max_rows} and micro_batch={micro_batch!r}: the records of a person stay in one "
+                "part, so parts have no fixed number of rows: leave one of the three out"
+            )
         options = StepOptions(micro_batch, None if augment is None else Views(augment, multiplicity), averaging, slots)
         chosen_sampler = make_sampler(
             sampler,

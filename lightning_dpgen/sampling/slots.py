@@ -39,6 +39,11 @@ class Slots:
     size: int
     places: Tensor
 
+    def __post_init__(self) -> None:
+        there = self.places.numpy() if self.places.device.type == "cpu" else self.places.cpu().numpy()
+        if len(there) and not (np.diff(np.sort(there)) > 0).all():
+            raise ValueError("places: expected a row of its own for each record")
+
     def spread(self, x: Tensor, empty: Tensor | None = None) -> Tensor:
         """Return (S, ...) with the rows of x (B, ...) at their places; others hold `empty` (1, ...), or zeros."""
         rows = x.new_zeros(self.size, *x.shape[1:])

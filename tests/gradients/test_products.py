@@ -1,16 +1,23 @@
 """Products in low precision: no contribution is longer than the norm that it was clipped by, however sums were rounded."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from gradients.families import BY_FUNC, RULED
 from marks import only
 
+from lightning_dpgen.common.precision import bfloat16_products, full_precision, multiplies_bfloat16
 from lightning_dpgen.gradients import factors, products
+from lightning_dpgen.gradients.clipping import Fixed
 from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.factors import Dense, OuterSum, RankOne, outer
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.gradients.privatize import GradientBuffer
+from lightning_dpgen.gradients.per_sample_gradients import materialised
+from lightning_dpgen.gradients.privatize import GradientBuffer, add_clipped
+from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.sampling.lots import Lot
 
 # A function that takes no numbers of two types is not called under autocast.
 FAMILY = {
@@ -219,3 +226,87 @@ def test_a_long_sum_is_one_of_short_ones():
     error = ((found - exact).abs() / (sizes[:, :, None] * sizes[:, None, :])).max()
     allowed = products.accumulation(3000, x.device)
     assert float(error) <= allowed < 3000 * products.ROUNDING / 10
+
+
+def _released(gradients, network, bound=1.0, divisor=1.0):
+    """Return the clipped sum of a lot, in float64."""
+    buffer = GradientBuffer(network.parameters())
+    add_clipped(gradients, Fixed(bound), (bound,), divisor, buffer, add=False)
+    return buffer.flat.double()
+
+
+def test_numbers_below_the_normal_ones_count_where_products_are_many(amx):
+    """Two products that cancel, of which AMX reads one as zero: in float64 alone the norm would be 0.4, and 80 remain."""
+    tiny, huge = torch.full((160,), 2.0**-130), torch.full((640,), 2.0**126)
+    left = torch.stack([huge, torch.full((640,), -1.0)])[None].bfloat16()
+    right = torch.stack([tiny, torch.full((160,), 2.0**-4)])[None].bfloat16()
+    held = OuterSum([(left, right)], (640, 160), (640, 160), few=False)
+    out = torch.empty(640, 160)
+    weight = torch.ones(1) / float(held.norms())
+    held.weighted_sum(weight, None, out, add=False)
+    assert float(out.double().norm()) <= 1.0
+
+
+class _Triangular(torch.nn.Linear):
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.weight * torch.ones(2, 2).tril())
+
+
+def test_what_a_mask_leaves_out_is_finite_too(amx):
+    """A product of 1e42 under a mask of zero would be NaN in the sum of all records."""
+    network = _Triangular(2, 2, bias=False)
+    term = PerRecord(lambda lot, _: (network(lot.records[:, :2]) * lot.records[:, 2:]).sum(dim=1))
+    records = torch.rand(4, 4, generator=torch.Generator().manual_seed(0))
+    records[0] = torch.tensor([1e-21, 1e21, 1e21, 1e-21])
+    for mixed in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
+            gradients = ENGINES["ghost"](network, term, Lot(records, (0, 4)), torch.empty(4, 0))
+        assert float(gradients.norms()[0]) == math.inf
+        assert torch.isfinite(_released(gradients, network, divisor=256.0)).all()
+
+
+@pytest.mark.parametrize("sizes", [(1e32, 1e-32), (10.0**37.5, 1e-38)])
+def test_weights_that_vanish_under_a_mask_have_room(sizes, amx):
+    mask, (a, b) = torch.ones(64, 64).tril(), sizes
+    left, right = torch.full((1, 64), b), torch.full((1, 64), a)
+    for dtype in (torch.float32, torch.bfloat16):
+        held = factors.masked(RankOne(left.to(dtype), right.to(dtype), (64, 64)), mask)
+        norm, out = float(held.norms()), torch.zeros(64, 64)
+        if math.isfinite(norm):
+            held.weighted_sum(torch.tensor([1e-3 / (328.0 * norm)]), None, out, add=False)
+        assert float(out.double().norm()) * 328.0 / 1e-3 <= 1.0
+
+
+@pytest.mark.parametrize("count", [4096, 16384])
+def test_rows_of_one_word_are_added_up_within_their_norm(count):
+    """One word in all places: its rows are added up one after the other, each sum rounded."""
+    network = torch.nn.Embedding(10, 4)
+    term = PerRecord(lambda lot, _: (network(lot.records[0]) * lot.records[1]).sum(dim=(1, 2)))
+    lot = Lot((torch.zeros(1, count, dtype=torch.int64), torch.ones(1, count, 1)), (0, 1))
+    gradients = ENGINES["ghost"](network, term, lot, torch.empty(1, 0))
+    for divisor in range(256, 1024, 32):
+        # The shave of the bound is 1e-5.
+        assert float(_released(gradients, network, divisor=float(divisor)).norm()) * divisor <= 1.0 - 0.9e-5
+
+
+def test_settings_of_torch_reach_no_sum_of_factors(monkeypatch):
+    """Whoever adds them up: parts that Opacus passes are added outside of `privatize`."""
+    weight = torch.nn.Parameter(torch.zeros(64, 64))
+    gradients = materialised({weight: torch.rand(64, 64, 64, generator=torch.Generator().manual_seed(0))})
+    weights, sums = torch.rand(64, generator=torch.Generator().manual_seed(1)), []
+    for precision in ("highest", "medium"):
+        torch.set_float32_matmul_precision(precision)
+        try:
+            out = {weight: torch.empty(64, 64)}
+            gradients.weighted_sum(weights, out)
+        finally:
+            torch.set_float32_matmul_precision("highest")
+        sums.append(out[weight])
+    assert torch.equal(*sums)
+
+
+def test_a_context_of_whole_products_opens_within_one_of_bfloat16():
+    with bfloat16_products():
+        with full_precision(torch.device("cpu")):
+            assert not multiplies_bfloat16()
+        assert multiplies_bfloat16()

@@ -193,6 +193,11 @@ def test_places_are_a_uniform_injective_map():
     assert (((np.eye(3, 5) * 4000 - 800.0) ** 2 / 800.0).sum(axis=1) > 40.0).all()
 
 
+def test_two_records_in_one_row_are_refused():
+    with pytest.raises(ValueError, match="places: expected a row of its own for each record"):
+        Slots(4, torch.tensor([0, 0]))
+
+
 def test_slots_that_suffice():
     assert [enough_slots(mean) for mean in (32, 256, 8192)] == [71, 358, 8741]
     assert enough_slots(0.001) >= 1 and enough_slots(32, max_rows=4) > 71

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -345,6 +346,11 @@ class Repeated(PrivateStream):
 
     def words(self, size):
         return PrivateStream(seed=5).words(size)
+
+
+def test_parts_of_persons_have_no_slots():
+    with pytest.raises(ValueError, match=r"slots=True with max_rows=2 and micro_batch=8"):
+        _private(slots=True, micro_batch=8, persons=np.arange(N) // 2, max_rows=2)
 
 
 def test_slots_are_asked_for_by_yes_or_no():

@@ -37,7 +37,11 @@ def _segmented(function: Callable, weight_factors: Callable[..., GradientFactors
                 factors = weight_factors(inputs.detach().to(dtype), gradient.to(dtype), weight.source.shape[1:], **options)
                 yield weight.source, OneComponent(factors, ends)
             if isinstance(bias, TracedParameter):
-                total = gradient if gradient.dim() == 2 else gradient.flatten(2).sum(dim=2, dtype=bias.source.dtype)
+                total = (
+                    gradient.to(factor_dtype(gradient, bias))
+                    if gradient.dim() == 2
+                    else gradient.flatten(2).sum(dim=2, dtype=bias.source.dtype)
+                )
                 yield bias.source, OneComponent(Dense(total), ends)
 
         return tape.note(
