@@ -277,7 +277,7 @@ def test_weights_that_vanish_under_a_mask_have_room(sizes, amx):
         assert float(out.double().norm()) * 328.0 / 1e-3 <= 1.0
 
 
-@pytest.mark.parametrize("count", [4096, 16384])
+@pytest.mark.parametrize("count", only({"4096": 4096, "16384": 16384}, "4096"))
 def test_rows_of_one_word_are_added_up_within_their_norm(count):
     """One word in all places: its rows are added up one after the other, each sum rounded."""
     network = torch.nn.Embedding(10, 4)
