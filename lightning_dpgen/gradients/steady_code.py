@@ -202,6 +202,9 @@ def _frames(frame: FrameType | None, below: set[FrameType]) -> Iterator[FrameTyp
 
 def _is_user(frame: FrameType, below: set[FrameType]) -> bool:
     """Return whether the code of a frame is to be looked at: that of the standard library is, where such code calls it."""
+    if frame.f_globals.get("__name__", "").startswith("namedtuple_"):
+        # The constructor of a named tuple, in a namespace of its own.
+        return False
     for x in _frames(frame, below):
         package = package_of(x.f_globals)
         if package not in HELPERS:

@@ -1547,3 +1547,19 @@ def test_code_that_a_collection_of_garbage_runs_is_no_part_of_a_loss(monkeypatch
     finally:
         gc.callbacks.remove(count)
     assert counts and steady.reason() is None, loss
+
+
+def test_named_tuples_that_a_library_makes_are_no_part_of_a_loss():
+    """Their constructor has a namespace of its own, and libraries make some once, such as signatures."""
+    pair = collections.namedtuple("pair", "a b")
+    frame = []
+    constructor = pair.__new__
+
+    def profile(seen, event, argument):
+        if event == "call" and seen.f_code is constructor.__code__:
+            frame.append(seen)
+
+    sys.setprofile(profile)
+    pair(1, 2)
+    sys.setprofile(None)
+    assert frame and not steady_code._is_user(frame[0], set())
