@@ -199,7 +199,7 @@ class WatchedValues:
                     if _content(fetch()) != content:
                         return f"{label} has changed"
                 return None
-        except Exception:
+        except Exception:  # Any fault in code of others only ends the capture: the step runs as it is written.
             return "an attribute that the loss reads is gone"
         for what, one, other in zip(_KINDS, now, self._then, strict=True):
             if one != other and what is not None:

@@ -425,7 +425,8 @@ class PrivateOptimizer(DPOptimizer):
         if len(self._rules) > 1 or type(rule.scope) is not Flat or rule.by_person:
             return None
         shapes = tuple((x.shape[1:], x.dtype) for x in lot.tensors)
-        key = id(network), engine, code_of(term.loss), lot.slots.size, shapes
+        # The network itself, as the next one may have the id of one that is gone.
+        key = network, engine, code_of(term.loss), lot.slots.size, shapes
         if key not in self._captures:
             # Its first lot, before which the loss is checked.
             self._captures[key] = None

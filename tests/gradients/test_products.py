@@ -290,7 +290,7 @@ def test_rows_of_one_word_are_added_up_within_their_norm(count):
 
 
 def test_settings_of_torch_reach_no_sum_of_factors(monkeypatch):
-    """Whoever adds them up: parts that Opacus passes are added outside of `privatize`."""
+    """The sums set their own precision, as parts that Opacus passes are added outside of `privatize`."""
     weight = torch.nn.Parameter(torch.zeros(64, 64))
     gradients = materialised({weight: torch.rand(64, 64, 64, generator=torch.Generator().manual_seed(0))})
     weights, sums = torch.rand(64, generator=torch.Generator().manual_seed(1)), []
