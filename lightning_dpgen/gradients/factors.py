@@ -314,17 +314,18 @@ class OuterSum(GradientFactors):
                 lefts, rights = _gram(left, other_left), _gram(right, other_right)
                 total = total + 2.0 * (lefts * rights).sum(dim=(1, 2), dtype=torch.float64)
             if left.dtype == right.dtype == torch.bfloat16 and kernels.serve(right):
-                squares, products, lengths = kernels.gram_norms(left, right, more)
+                squares, products, sums = kernels.gram_norms(left, right, more)
             else:
-                squares, products, lengths = _gram_norms(left, right, more, grams if self.few else None)
-            total, longest, vanished = total + squares, longest + products, vanished + lengths
+                squares, products, sums = _gram_norms(left, right, more, grams if self.few else None)
+            total, longest, vanished = total + squares, longest + products, vanished + sums
         squares = total + slack * longest**2 + more * vanished**2
         norms, rounding = squares.clamp_(min=0.0).sqrt_(), weighting(self.pairs)
         norms = norms.add_(longest, alpha=rounding) if rounding else norms
         for left, right in pairs:
             if rounded and not left.is_floating_point():
-                # The rows of a word are added up one after the other.
-                alike = (left[:, :, None] == left[:, None, :]).sum(dim=2)
+                # The rows of a word are added up one after the other; each is counted at each of its places.
+                words = left.sort(dim=1).values
+                alike = torch.searchsorted(words, left, right=True) - torch.searchsorted(words, left)
                 norms += ROUNDING * (alike * torch.linalg.vector_norm(right.double(), dim=2)).sum(dim=1)
         return norms
 

@@ -151,7 +151,8 @@ class PerSampleGradients:
         Args:
             lot: the records and their slots.
         """
-        if self._partition is not None or lot.slots is None:
+        assert lot.slots is not None
+        if self._partition is not None:
             return PerSampleGradients(
                 self._factors, self._layers, self._size, lot.draw, groups=self.groups, partition=self._partition,
                 of_unit=self.of_unit, losses=self._losses,

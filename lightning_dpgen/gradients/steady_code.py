@@ -102,6 +102,7 @@ class SteadyCode:
             if event == "call":
                 try:
                     self._see(frame, below, entries, fresh)
+                # The loss stays as it is, whatever its code does to those who look at it: no error may reach it from here.
                 except Exception as error:
                     self._blame(f"{_line(frame)} cannot be followed ({type(error).__name__}: {error})")
             elif event == "c_call" and _is_user(frame, below) and not _is_harmless(argument):
@@ -134,6 +135,7 @@ class SteadyCode:
         except UnsteadyCode as reason:
             # It says more than what was seen on the way.
             self._fault = str(reason)
+        # As above: what cannot be followed runs in each step.
         except Exception as error:
             self._blame(f"the code of the loss cannot be followed ({type(error).__name__}: {error})")
 

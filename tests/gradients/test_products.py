@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from gradients.families import BY_FUNC, RULED
+from gradients.families import FAMILY
 from marks import only
 
 from lightning_dpgen.common.precision import bfloat16_products, full_precision, multiplies_bfloat16
@@ -20,11 +20,7 @@ from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.sampling.lots import Lot
 
 # A function that takes no numbers of two types is not called under autocast.
-FAMILY = {
-    name: make
-    for name, make in (RULED | {name: make for name, (make, _) in BY_FUNC.items()}).items()
-    if "of its own" not in name
-}
+MIXED = {name: make for name, make in FAMILY.items() if "of its own" not in name}
 PROCESSORS = only({"with AMX": True, "without": False}, "with AMX")
 
 
@@ -35,7 +31,7 @@ def amx(request, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:no rule for", "ignore:Mismatch dtype between input and weight")
-@pytest.mark.parametrize("make", FAMILY.values(), ids=FAMILY.keys())
+@pytest.mark.parametrize("make", MIXED.values(), ids=MIXED.keys())
 def test_under_autocast_no_contribution_is_longer_than_its_norm(make, amx):
     case = make()
     case.float()
