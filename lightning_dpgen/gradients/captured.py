@@ -83,6 +83,7 @@ class CapturedTerm:
         views: the view of each parameter in it.
         stream: the private stream.
         engine: as for `term_gradients`.
+        logged: the dict into which the loss writes values by name, for `PrivateOptimizer.compute_gradients`.
 
     Raises:
         NotCaptured: saying why the Python of the loss has to run in each step.
@@ -97,6 +98,7 @@ class CapturedTerm:
         views: dict[nn.Parameter, Tensor],
         stream: PrivateStream,
         engine: str,
+        logged: dict[str, Any] | None = None,
     ) -> None:
         assert lot.slots is not None
         self._flat, self._stream, self._size = flat, stream, lot.slots.size
@@ -109,12 +111,15 @@ class CapturedTerm:
         self._lay_out(Slots(self._size, torch.zeros(0, dtype=torch.int64)), lot.map(lambda x: x[:0], (0, 0)))
         compute, whole = ENGINES[engine], Lot(self._records, (0, self._size))
         made: list[PerSampleGradients] = []
+        self._logged, before_it = ({}, {}) if logged is None else (logged, dict(logged))
 
         def gradients() -> list[Tensor]:
+            self._logged.clear()
             made[:] = [compute(network, term, whole, self._noise)]
             losses = made[0].losses
             assert losses is not None, "an engine gives them"
-            return [losses.detach()]
+            # A value that is no tensor is the same in each step.
+            return [losses.detach(), *(x for x in self._logged.values() if isinstance(x, Tensor))]
 
         def norms() -> list[Tensor]:
             return [made[0]._all_norms]
@@ -143,6 +148,7 @@ class CapturedTerm:
                 self._gradients, self._norms, self._sum, self._silenced_sum = record(
                     [gradients, norms, sums(None), sums(self._silenced)], flat.device
                 )
+            self._values = dict(self._logged)
             # Other records than those that were recorded: what was not seen to follow from these would stay what it was.
             self._vary()
             with self._same_draws():
@@ -161,6 +167,8 @@ class CapturedTerm:
             raise NotCaptured(f"the loss cannot be recorded ({str(error)[:200]})") from None
         finally:
             flat.copy_(before)
+            self._logged.clear()
+            self._logged.update(before_it)
         self._memory, self._layers = self._places_in_memory(), made.pop()._layers
 
     def _vary(self) -> None:
@@ -173,6 +181,8 @@ class CapturedTerm:
 
     @staticmethod
     def _compare(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+        if len(found) != len(expected):
+            raise NotCaptured("the loss logs other values in one step than in the next")
         for own, its in zip(found, expected, strict=True):
             size = float(its.abs().nan_to_num(0.0, 0.0, 0.0).max())
             if not torch.allclose(own, its, rtol=_ROUNDING, atol=_ROUNDING * size, equal_nan=True):
@@ -211,13 +221,15 @@ class CapturedTerm:
             self._noise.copy_(self._stream.normal(shape, **kind))
         if self._gradients.draws:
             with torch_draws_from(self._stream, self._flat.device):
-                losses, norms = self._computed()
+                losses, *values, norms = self._computed()
         else:
-            losses, norms = self._computed()
+            losses, *values, norms = self._computed()
+        of_lot = iter(values)
+        self._logged.update({name: next(of_lot) if isinstance(x, Tensor) else x for name, x in self._values.items()})
         return CapturedGradients(self, self._layers, lot, norms, losses)
 
     def _computed(self) -> list[Tensor]:
-        """Replay losses, gradients and norms; these are computed in full precision, as in `PerSampleGradients`."""
+        """Replay losses, logged values, gradients and norms, the last as `PerSampleGradients` does, in full precision."""
         losses = self._gradients()
         with full_precision(self._flat.device):
             return [*losses, *self._norms()]

@@ -34,7 +34,6 @@ from lightning_dpgen.gradients.steady_rules import (
     FUNCTIONS,
     HELPERS,
     LIBRARY,
-    STAND_IN,
     TRUSTED,
     UnsteadyCode,
     package_of,
@@ -167,11 +166,6 @@ class SteadyCode:
         if not _is_user(frame, below):
             if package_of(frame.f_globals) != "lightning_dpgen":
                 self._of_torch[code] = None
-            elif frame.f_globals.get("__name__") == STAND_IN and _is_user(frame.f_back, below):
-                self._blame(
-                    f"{_line(frame.f_back)} logs a value, which a captured step leaves out: log it in a hook, such as "
-                    "on_train_batch_end, or in validation_step"
-                )
             return
         self._codes[code] = None
         if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):

@@ -405,20 +405,31 @@ class PrivateOptimizer(DPOptimizer):
         self._between_steps.next.gradients, self._between_steps.next.data_free = gradients, tuple(data_free)
 
     def compute_gradients(
-        self, network: nn.Module, term: PerRecord | PerGroup, lot: Lot, engine: str = "ghost"
+        self,
+        network: nn.Module,
+        term: PerRecord | PerGroup,
+        lot: Lot,
+        engine: str = "ghost",
+        logged: dict[str, Any] | None = None,
     ) -> PerSampleGradients:
         """Compute the gradients of a term for `set_gradients`; see `term_gradients`.
 
         Lots of the same number of slots are captured from the second one on, where the Python of the loss does the same in
         each step (`gradients/captured.py`): `captured` says so, or why not.
+
+        Args:
+            logged: a dict into which the loss writes values by name, the same names each time; a captured step does it in
+                its place.
         """
-        lot = lot.fetch()
-        captured = self._capture(network, term, lot, engine)
+        lot, logged = lot.fetch(), {} if logged is None else logged
+        captured = self._capture(network, term, lot, engine, logged)
         if captured is None:
             return term_gradients(network, term, lot, self._account.stream, engine=engine)
         return captured.gradients(lot)
 
-    def _capture(self, network: nn.Module, term: PerRecord | PerGroup, lot: Lot, engine: str) -> CapturedTerm | None:
+    def _capture(
+        self, network: nn.Module, term: PerRecord | PerGroup, lot: Lot, engine: str, logged: dict[str, Any]
+    ) -> CapturedTerm | None:
         if lot.slots is None or not isinstance(term, PerRecord) or self._buffer.sharded:
             return None
         rule = self._rules[0]
@@ -437,7 +448,7 @@ class PrivateOptimizer(DPOptimizer):
         try:
             if state is None:
                 given = self._buffer.flat, self._buffer.views, self._account.stream, engine
-                state = self._captures[key] = CapturedTerm(network, term, lot, *given)
+                state = self._captures[key] = CapturedTerm(network, term, lot, *given, logged)
             elif (reason := state.changed()) is not None:
                 raise NotCaptured(reason)
         except NotCaptured as error:
