@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.common.precision import full_precision
-from lightning_dpgen.gradients.engines import ENGINES, known_record, torch_draws_from
+from lightning_dpgen.gradients.engines import ENGINES, known_record, term_gradients, torch_draws_from
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.replay import record
 from lightning_dpgen.gradients.steady_code import SteadyCode
-from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.slots import Slots
@@ -29,6 +29,8 @@ from lightning_dpgen.sampling.trees import leaves_of, map_tree
 # The part of their size by which replayed norms and sums may differ from those of the loss: sums of embeddings are added up
 # on a GPU in any order.
 _ROUNDING = 1e-4
+# Kinds of lots and losses whose captures an optimizer holds.
+_MOST = 8
 
 
 class NotCaptured(Exception):
@@ -242,3 +244,72 @@ class CapturedTerm:
         else:
             self._silenced.copy_(~norms.isfinite())
             self._silenced_sum()
+
+
+class Captures:
+    """The captured terms of an optimizer, by what they were captured for.
+
+    Args:
+        flat, views: as for `CapturedTerm`.
+    """
+
+    def __init__(self, flat: Tensor, views: dict[nn.Parameter, Tensor]) -> None:
+        self._flat, self._views = flat, views
+        # By network, engine, loss and shapes of lots in slots: None before a capture, the reason why there is none.
+        self._terms: dict[tuple, CapturedTerm | str | None] = {}
+
+    def gradients(
+        self,
+        network: nn.Module,
+        term: PerRecord | PerGroup,
+        lot: Lot,
+        stream: PrivateStream,
+        engine: str,
+        logged: dict[str, Any],
+    ) -> PerSampleGradients:
+        """Return the gradients of a lot, by a replay from the second lot of a kind on, if it is in slots."""
+        lot = lot.fetch()
+        if lot.slots is not None and isinstance(term, PerRecord):
+            captured = self._captured(network, term, lot, stream, engine, logged)
+            if captured is not None:
+                return captured.gradients(lot)
+        return term_gradients(network, term, lot, stream, engine=engine)
+
+    def _captured(
+        self, network: nn.Module, term: PerRecord, lot: Lot, stream: PrivateStream, engine: str, logged: dict[str, Any]
+    ) -> CapturedTerm | None:
+        assert lot.slots is not None
+        shapes = tuple((x.shape[1:], x.dtype) for x in lot.tensors)
+        # The network itself, as the next one may have the id of one that is gone.
+        key = network, engine, code_of(term.loss), lot.slots.size, shapes
+        if key not in self._terms:
+            # Its first lot, before which the loss is checked. A program may make a network for each lot.
+            if len(self._terms) == _MOST:
+                del self._terms[next(iter(self._terms))]
+            self._terms[key] = None
+            return None
+        state = self._terms[key]
+        if isinstance(state, str):
+            return None
+        try:
+            if state is None:
+                given = self._flat, self._views, stream, engine, logged
+                state = self._terms[key] = CapturedTerm(network, term, lot, *given)
+            elif (reason := state.changed()) is not None:
+                raise NotCaptured(reason)
+        except NotCaptured as error:
+            self._terms[key] = str(error)
+            return None
+        return state
+
+    @property
+    def slots(self) -> int | None:
+        """The number of rows of the last kind of lots; None without slots."""
+        return next((key[3] for key in reversed(self._terms)), None)
+
+    @property
+    def in_words(self) -> str | None:
+        """In words, if steps are captured or why not; None before the second lot in slots."""
+        states = [state for state in self._terms.values() if state is not None]
+        reasons = [state for state in states if isinstance(state, str)]
+        return f"not captured: {reasons[0]}" if reasons else "captured" if states else None

@@ -171,7 +171,7 @@ def test_weights_that_move_are_those_that_are_replayed(account_of):
     with torch.no_grad():
         network[0].weight.mul_(0.5)
     found = (
-        next(iter(optimizer._captures.values()))
+        next(iter(optimizer._captures._terms.values()))
         .gradients(Lot(records[:4], (0, 4), slots=Slots(12, torch.arange(4))))
         .norms()
     )
@@ -190,6 +190,7 @@ def test_a_network_in_the_memory_of_one_that_is_gone_is_another(account_of):
         del used, term
         gc.collect()
     assert optimizer.captured is None
+    assert len(optimizer._captures._terms) < 20, "networks that are gone are let go"
 
 
 def test_no_record_is_kept_but_those_of_the_last_lot(account_of):
@@ -200,7 +201,7 @@ def test_no_record_is_kept_but_those_of_the_last_lot(account_of):
     records = torch.full((10, 3), 0.125)
     kept = weakref.ref(records)
     _step(optimizer, network, term, account, records)
-    (replayed,) = optimizer._captures.values()
+    (replayed,) = optimizer._captures._terms.values()
     assert (replayed._records == 0.125).any()
     del records
     gc.collect()

@@ -13,10 +13,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from lightning_dpgen import DPNorm, Fixed, PerGroup, PerRecord, PrivateTraining, verify
-from lightning_dpgen.gradients import micro_batches
+from lightning_dpgen.gradients import captured, micro_batches
 from lightning_dpgen.gradients import micro_batches as lot_memory
 from lightning_dpgen.gradients.engines import term_gradients
-from lightning_dpgen.optim import private as optim_private
 from lightning_dpgen.plugins import accountant
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.noise.stream import PrivateStream
@@ -79,7 +78,7 @@ def test_lots_are_taken_in_parts(rule, monkeypatch):
         sizes.append(len(lot))
         return term_gradients(module, term, lot, *others, **options)
 
-    monkeypatch.setattr(optim_private, "term_gradients", counted)
+    monkeypatch.setattr(captured, "term_gradients", counted)
     private = _private(clipping=rule, micro_batch=7)
     _fitted(private)
     assert private.account.finished and max(sizes) < 15 and sum(sizes) > 0.15 * N * STEPS
@@ -395,14 +394,14 @@ class Loud(Plain):
 @pytest.mark.parametrize("micro_batch", [None, 16])
 def test_a_captured_step_logs_what_an_eager_one_does(micro_batch, monkeypatch):
     logs = Logs(), Logs()
-    for captured, log in zip((True, False), logs, strict=True):
-        if not captured:
-            monkeypatch.setattr(optim_private.PrivateOptimizer, "_capture", lambda *_: None)
+    for replays, log in zip((True, False), logs, strict=True):
+        if not replays:
+            monkeypatch.setattr(captured.Captures, "_captured", lambda *_: None)
         # Both draw the same lots, in the same slots, and no draw follows from a capture.
         private = _private(clipping=Fixed(0.5), slots=True, share_private_logs=True, micro_batch=micro_batch,
                            epsilon=math.inf, stream=Repeated(seed=1))  # fmt: skip
         model = _fitted(private, Loud(), logger=log)
-        assert (model.trainer.optimizers[0].captured == "captured") == captured
+        assert (model.trainer.optimizers[0].captured == "captured") == replays
     lines = [[line for line in log.lines if "private/out" in line] for log in logs]
     assert len(lines[0]) > 3 and {"private/loss", "private/size", "private/seven"} < lines[0][-1].keys()
     for own, expected in zip(*lines, strict=True):
