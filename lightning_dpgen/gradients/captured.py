@@ -64,7 +64,9 @@ class CapturedGradients(PerSampleGradients):
 
     def add_to(self, weights: Tensor) -> None:
         """Add ``sum_i weights[i] gradient_i`` to the buffer that the term was captured for."""
-        self._term.add_weighted(self._by_row(weights), self._all_norms)
+        # As in `weighted_sums`, the guarantee must not rest on each caller.
+        with full_precision(weights.device):
+            self._term.add_weighted(self._by_row(weights), self._all_norms)
 
     def add_pieces(self, weights: Any, pieces: Any) -> None:
         raise RuntimeError("captured gradients are added to their own optimizer's buffer alone, by one weight a record")
