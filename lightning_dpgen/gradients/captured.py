@@ -8,8 +8,11 @@ made-up records.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,10 +20,11 @@ from torch import Tensor, nn
 
 from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.gradients.engines import ENGINES, known_record, term_gradients, torch_draws_from
+from lightning_dpgen.gradients.lot_number import NumberUsed, hidden_number
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.replay import record
 from lightning_dpgen.gradients.steady_code import SteadyCode
-from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
+from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of, is_same_loss
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.slots import Slots
@@ -29,8 +33,8 @@ from lightning_dpgen.sampling.trees import leaves_of, map_tree
 # The part of their size by which replayed norms and sums may differ from those of the loss: sums of embeddings are added up
 # on a GPU in any order.
 _ROUNDING = 1e-4
-# Kinds of lots and losses whose captures an optimizer holds.
-_MOST = 8
+# Kinds of lots and losses whose captures an optimizer holds, and how often it captures one again.
+_MOST, _AGAIN = 8, 3
 
 
 class NotCaptured(Exception):
@@ -105,75 +109,107 @@ class CapturedTerm:
         logged: dict[str, Any] | None = None,
     ) -> None:
         assert lot.slots is not None
-        self._flat, self._stream, self._size = flat, stream, lot.slots.size
+        # A loss that is made anew for each lot is the same while what it is closed over lives.
+        self._term = term
+        self._flat, self._views, self._stream, self._size = flat, views, stream, lot.slots.size
         self._parameters = list(network.parameters())
         self._records = map_tree(lambda x: x.new_zeros(self._size, *x.shape[1:]), lot.records)
         self._noise = flat.new_full((self._size, term.noise), 0.5)
         self._weights = flat.new_zeros(self._size)
         self._silenced = torch.zeros(self._size, dtype=torch.bool, device=flat.device)
         self._example = leaves_of(known_record(network, engine, term)) or [None] * len(leaves_of(self._records))
-        self._lay_out(Slots(self._size, torch.zeros(0, dtype=torch.int64)), lot.map(lambda x: x[:0], (0, 0)))
-        compute, whole = ENGINES[engine], Lot(self._records, (0, self._size))
-        made: list[PerSampleGradients] = []
-        self._logged, before_it = ({}, {}) if logged is None else (logged, dict(logged))
+        self._logged = {} if logged is None else logged
+        # References to the network are those of the optimizer's key alone.
+        self._compute = functools.partial(ENGINES[engine], network, term, Lot(self._records, (0, self._size)), self._noise)
+        self._made: list[PerSampleGradients] = []
+        self._replays = 0
+        buffers = [(x, x.clone()) for x in network.buffers()]
+        try:
+            with self._on_made_up():
+                self._capture(network)
+        except NotCaptured:
+            raise
+        except NumberUsed as used:
+            raise NotCaptured(f"the training step {used}") from None
+        except Exception as error:
+            text = str(error)[:200]
+            raise NotCaptured(f"the loss cannot be recorded ({type(error).__name__}: {text})") from None
+        finally:
+            with torch.no_grad():
+                for x, before in buffers:
+                    # A loss that is refused may have written into them.
+                    x.copy_(before)
+        self._memory, self._layers = self._places_in_memory(), self._made.pop()._layers
 
-        def gradients() -> list[Tensor]:
-            self._logged.clear()
-            made[:] = [compute(network, term, whole, self._noise)]
-            losses = made[0].losses
-            assert losses is not None, "an engine gives them"
-            # A value that is no tensor is the same in each step.
-            return [losses.detach(), *(x for x in self._logged.values() if isinstance(x, Tensor))]
-
-        def norms() -> list[Tensor]:
-            return [made[0]._all_norms]
-
-        def sums(silenced: Tensor | None) -> Callable[[], list[Tensor]]:
-            def add() -> list[Tensor]:
-                with full_precision(flat.device):
-                    for p, factors in made[0]._factors.items():
-                        factors.weighted_sum(self._weights, silenced, views[p], add=True)
-                return []
-
-            return add
-
+    def _capture(self, network: nn.Module) -> None:
+        """Watch the loss, record it, and compare a replay."""
         # torch loads a part of itself when operations are first watched, whose Python is not that of the loss.
         record([lambda: [torch.empty(0)]], torch.device("cpu"))
         self._steady = SteadyCode(network)
         # A loss that may write into a list is accepted where a second call changes nothing.
         for _ in range(2):
-            with self._same_draws(), self._steady.watching(term.loss):
-                gradients()
+            with self._same_draws(), hidden_number(), self._steady.watching(self._term.loss):
+                self._losses()
         if (reason := self._steady.reason()) is not None:
             raise NotCaptured(reason)
-        before = flat.clone()
+        computations = [self._losses, self._own_norms, self._add, functools.partial(self._add, self._silenced)]
+        with self._same_draws(), hidden_number():
+            self._gradients, self._norms, self._sum, self._silenced_sum = record(computations, self._flat.device)
+        self._values = dict(self._logged)
+        # Other records than those that were recorded: what was not seen to follow from these would stay what it was.
+        if (reason := self._difference()) is not None:
+            raise NotCaptured(reason)
+
+    def _losses(self) -> list[Tensor]:
+        """Call the loss, and return the losses, and the values that it logs; one that is no tensor is always the same."""
+        self._logged.clear()
+        self._made[:] = [self._compute()]
+        losses = self._made[0].losses
+        assert losses is not None, "an engine gives them"
+        return [losses.detach(), *(x for x in self._logged.values() if isinstance(x, Tensor))]
+
+    def _own_norms(self) -> list[Tensor]:
+        return [self._made[0]._all_norms]
+
+    def _add(self, silenced: Tensor | None = None) -> list[Tensor]:
+        with full_precision(self._flat.device):
+            for p, factors in self._made[0]._factors.items():
+                factors.weighted_sum(self._weights, silenced, self._views[p], add=True)
+        return []
+
+    @contextmanager
+    def _on_made_up(self) -> Iterator[None]:
+        """Return a context in which slots hold made-up records; sums and logged values are as they were afterwards."""
+        sums, logged = self._flat.clone(), dict(self._logged)
+        for x, empty in zip(leaves_of(self._records), self._example, strict=True):
+            x.zero_() if empty is None else x.copy_(empty.expand_as(x))
+        self._noise.fill_(0.5)
         try:
-            with self._same_draws():
-                self._gradients, self._norms, self._sum, self._silenced_sum = record(
-                    [gradients, norms, sums(None), sums(self._silenced)], flat.device
-                )
-            self._values = dict(self._logged)
-            # Other records than those that were recorded: what was not seen to follow from these would stay what it was.
-            self._vary()
-            with self._same_draws():
-                expected = [*gradients(), *norms()]
-            flat.zero_()
-            sums(None)()
-            expected.append(flat.clone())
-            for add in (self._sum, self._silenced_sum):
-                flat.zero_()
-                with self._same_draws():
-                    found = self._computed()
-                with full_precision(flat.device):
-                    add()
-                self._compare([*found, flat], expected)
-        except RuntimeError as error:
-            raise NotCaptured(f"the loss cannot be recorded ({str(error)[:200]})") from None
+            yield
         finally:
-            flat.copy_(before)
+            self._flat.copy_(sums)
             self._logged.clear()
-            self._logged.update(before_it)
-        self._memory, self._layers = self._places_in_memory(), made.pop()._layers
+            self._logged.update(logged)
+
+    def _difference(self) -> str | None:
+        """Return in words how a replay differs from the loss, for made-up records; None if it does not."""
+        self._vary()
+        with self._same_draws():
+            expected = [*self._losses(), *self._own_norms()]
+        # A lot before may have had records that are not finite.
+        self._silenced.zero_()
+        self._flat.zero_()
+        self._add()
+        expected.append(self._flat.clone())
+        for add in (self._sum, self._silenced_sum):
+            self._flat.zero_()
+            with self._same_draws():
+                found = self._computed()
+            with full_precision(self._flat.device):
+                add()
+            if (reason := self._compared([*found, self._flat], expected)) is not None:
+                return reason
+        return None
 
     def _vary(self) -> None:
         """Change the made-up records, their noise and their weights."""
@@ -184,16 +220,17 @@ class CapturedTerm:
         self._weights.copy_(by)
 
     @staticmethod
-    def _compare(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+    def _compared(found: Sequence[Tensor], expected: Sequence[Tensor]) -> str | None:
         if len(found) != len(expected):
-            raise NotCaptured("the loss logs other values in one step than in the next")
+            return "the loss logs other values in one step than in the next"
         for own, its in zip(found, expected, strict=True):
             size = float(its.abs().nan_to_num(0.0, 0.0, 0.0).max())
             if not torch.allclose(own, its, rtol=_ROUNDING, atol=_ROUNDING * size, equal_nan=True):
-                raise NotCaptured(
+                return (
                     "replayed gradients of made-up records are not those of the loss: it computes something that torch "
                     "does not show, or draws outside of records"
                 )
+        return None
 
     def _same_draws(self) -> torch_draws_from:
         """Return a context in which torch draws the same numbers each time: for made-up records alone."""
@@ -202,11 +239,46 @@ class CapturedTerm:
     def _places_in_memory(self) -> list[int]:
         return [p.data_ptr() for p in self._parameters]
 
-    def changed(self) -> str | None:
-        """Return what has changed since, so that the loss has to be called again; None if nothing has."""
+    def changed(self, term: PerRecord) -> str | None:
+        """Return what has changed since, so that the loss has to be called again; None if nothing has.
+
+        Args:
+            term: that of this step.
+        """
+        own = self._term
+        if term is not own and not (
+            term.noise == own.noise
+            and term.example is own.example
+            and is_same_loss(term.loss, own.loss)
+            and is_same_loss(term.forms, own.forms)
+        ):
+            return "the loss of this step is closed over other values than that of the step before: hand over the same one"
         if self._places_in_memory() != self._memory:
             return "a parameter was moved to other memory"
         return self._steady.changed()
+
+    def check(self) -> str | None:
+        """Compare a replay with the loss once more where that is due: after 8 replays, and twice as many each time.
+
+        Returns:
+            In words how they differ, and in which steps that was not seen; None if they do not.
+        """
+        self._replays += 1
+        if self._replays < 8 or self._replays & (self._replays - 1):
+            return None
+        try:
+            with self._on_made_up():
+                reason = self._difference()
+        except Exception as error:
+            reason = f"the loss cannot be called again ({type(error).__name__}: {str(error)[:200]})"
+        if reason is not None:
+            warnings.warn(
+                f"captured steps: {reason}. A value that the loss follows from has changed where no capture sees it, so up "
+                f"to {self._replays // 2:,} steps may have trained the loss as it was; steps are not captured from here "
+                "on. Keep such a value as a buffer of the network, and write into that; or train with capture=False",
+                stacklevel=2,
+            )
+        return reason
 
     def _lay_out(self, slots: Slots, lot: Lot) -> None:
         """Copy the records of a lot to their slots, and made-up ones to the others."""
@@ -259,6 +331,11 @@ class Captures:
         self._flat, self._views = flat, views
         # By network, engine, loss and shapes of lots in slots: None before a capture, the reason why there is none.
         self._terms: dict[tuple, CapturedTerm | str | None] = {}
+        # The number of times that each was captured again, as a value had changed.
+        self._again: dict[tuple, int] = {}
+        self._unfit: str | None = None
+        # The number of rows of the last lot, or of its last part; None without slots.
+        self.slots: int | None = None
 
     def gradients(
         self,
@@ -268,12 +345,18 @@ class Captures:
         stream: PrivateStream,
         engine: str,
         logged: dict[str, Any],
+        unfit: str | None = None,
     ) -> PerSampleGradients:
-        """Return the gradients of a lot, by a replay from the second lot of a kind on, if it is in slots."""
+        """Return the gradients of a lot, by a replay from the second lot of a kind on, if it is in slots.
+
+        Args:
+            unfit: why the optimizer takes no captured gradients, in words; None if it does.
+        """
         lot = lot.fetch()
-        if lot.slots is not None and isinstance(term, PerRecord):
-            captured = self._captured(network, term, lot, stream, engine, logged)
-            if captured is not None:
+        self.slots = None if lot.slots is None else lot.slots.size
+        if lot.slots is not None:
+            self._unfit = unfit or (None if isinstance(term, PerRecord) else "its term is one of groups")
+            if self._unfit is None and (captured := self._captured(network, term, lot, stream, engine, logged)) is not None:
                 return captured.gradients(lot)
         return term_gradients(network, term, lot, stream, engine=engine)
 
@@ -297,7 +380,13 @@ class Captures:
             if state is None:
                 given = self._flat, self._views, stream, engine, logged
                 state = self._terms[key] = CapturedTerm(network, term, lot, *given)
-            elif (reason := state.changed()) is not None:
+            elif (reason := state.changed(term)) is not None:
+                self._terms[key] = None
+                self._again[key] = self._again.get(key, 0) + 1
+                if self._again[key] > _AGAIN:
+                    raise NotCaptured(f"{reason}, for the {self._again[key]}th time")
+                return None
+            elif (reason := state.check()) is not None:
                 raise NotCaptured(reason)
         except NotCaptured as error:
             self._terms[key] = str(error)
@@ -305,13 +394,10 @@ class Captures:
         return state
 
     @property
-    def slots(self) -> int | None:
-        """The number of rows of the last kind of lots; None without slots."""
-        return next((key[3] for key in reversed(self._terms)), None)
-
-    @property
     def in_words(self) -> str | None:
         """In words, if steps are captured or why not; None before the second lot in slots."""
+        if self._unfit is not None:
+            return f"not captured: {self._unfit}"
         states = [state for state in self._terms.values() if state is not None]
         reasons = [state for state in states if isinstance(state, str)]
         return f"not captured: {reasons[0]}" if reasons else "captured" if states else None

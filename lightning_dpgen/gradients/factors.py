@@ -7,7 +7,6 @@ larger than their factors (small matrices over many positions).
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -426,10 +425,9 @@ class CentredRankOne(GradientFactors):
     left: Tensor
     right: Tensor
 
-    @functools.cached_property
-    def shared(self) -> Tensor:
-        """(o, n) what is taken from each gradient: the norms and the sum have one product in common."""
-        return self.left.T @ self.right
+    def __post_init__(self) -> None:
+        # (o, n), the part that is taken from each gradient: the norms and the sum have one product in common.
+        self.shared = self.left.T @ self.right
 
     def norms(self) -> Tensor:
         lefts, rights = self.own.left @ self.left.T, self.own.right @ self.right.T
@@ -456,7 +454,7 @@ class CentredRankOne(GradientFactors):
         self.own.weighted_sum(weights, silenced, out, add=add)
         if silenced is not None:
             weights = torch.where(silenced, 0.0, weights)
-        out.view(self.own.shape).sub_(self.shared, alpha=float(weights.sum()))
+        out.view(self.own.shape).addcmul_(self.shared, weights.sum().to(out.dtype), value=-1.0)
 
     def materialise(self) -> Tensor:
         return self.own.materialise() - self.shared.view(self.own.view)

@@ -138,6 +138,8 @@ class _Text:
         self._made_first: set[str] = set()
         # Variables by their memory and their part of it: torch wraps tensors anew where autograd keeps them.
         self._in_memory: dict[int, dict[tuple, str]] = {}
+        # The memory of tensors that were there before.
+        self._before: set[int] = set()
 
     def call(self, operator: Any, args: tuple, kwargs: dict[str, Any]) -> str:
         """Return the text of a call."""
@@ -161,7 +163,7 @@ class _Text:
         for variables in self._in_memory.values():
             for part, variable in list(variables.items()):
                 if variable not in self._made_first:
-                    del variables[part]
+                    variables[part] = _LEFT_OUT
 
     def compiled(self) -> dict[str, Any]:
         """Return the functions by name.
@@ -197,7 +199,7 @@ class _Text:
             # Another tensor may get the memory afterwards.
             weakref.finalize(storage, self._in_memory.pop, storage._cdata, None)
         variables = self._in_memory[storage._cdata]
-        if part not in variables:
+        if variables.get(part, _LEFT_OUT) == _LEFT_OUT:
             if self._is_constant(x):
                 return "_"
             self._count += 1
@@ -207,6 +209,12 @@ class _Text:
     def _word(self, x: Any) -> str:
         if isinstance(x, Tensor):
             variable = self._in_memory.get(x.untyped_storage()._cdata, {}).get(_part(x))
+            if variable == _LEFT_OUT:
+                if x.untyped_storage()._cdata in self._before:
+                    return self._constant(x)
+                raise RuntimeError(
+                    "a computation uses what one before it made, which may be left out: compute it in the first"
+                )
             return variable or self._constant(x)
         if type(x) in (list, tuple):
             inner = ", ".join(map(self._word, x))
@@ -219,6 +227,8 @@ class _Text:
     def _constant(self, x: Any) -> str:
         # It is kept, so no other object gets its identity.
         self._names[f"c{id(x)}"] = x
+        if isinstance(x, Tensor):
+            self._before.add(x.untyped_storage()._cdata)
         return f"c{id(x)}"
 
 
@@ -231,6 +241,8 @@ def _part(x: Tensor) -> tuple:
     return x.storage_offset(), x.shape, x.stride(), x.dtype
 
 
+# The variable of a tensor that a computation made which may be left out.
+_LEFT_OUT = "left out"
 _SEEDED = torch.Tag.nondeterministic_seeded
 _VARIABLE = re.compile(r"\bv\d+\b")
 _LOOKING = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default, torch.ops.aten.is_nonzero.default}

@@ -111,7 +111,8 @@ class SteadyCode:
         tell = functools.partial(self._blame_line, below)
         # Finalisers of other objects are no part of the loss.
         collects = gc.isenabled()
-        gc.collect()
+        if earlier is None:
+            gc.collect()
         gc.disable()
         with _NewTensors(tell), _Operations(network, tell):
             sys.setprofile(profile)
@@ -198,7 +199,7 @@ def _frames(frame: FrameType | None, below: set[FrameType]) -> Iterator[FrameTyp
 
 def _is_user(frame: FrameType, below: set[FrameType]) -> bool:
     """Return whether the code of a frame is to be looked at: that of the standard library is, where such code calls it."""
-    if frame.f_globals.get("__name__", "").startswith("namedtuple_"):
+    if frame.f_globals.get("__name__", "").startswith("namedtuple_") and "__file__" not in frame.f_globals:
         # The constructor of a named tuple, in a namespace of its own.
         return False
     for x in _frames(frame, below):
@@ -272,7 +273,8 @@ class _Operations(TorchDispatchMode):
         self._tell = tell
         tensors = (*network.parameters(), *network.buffers())
         self._device = next((x.device for x in tensors), torch.device("cpu"))
-        self._held = {x.untyped_storage().data_ptr() for x in tensors} - {0}
+        # The memory of tensors that were made meanwhile, by the addresses of their storages.
+        self._made: set[int] = set()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function is torch.ops.aten.index.Tensor:
@@ -286,11 +288,13 @@ class _Operations(TorchDispatchMode):
             given = dict(zip([x.name for x in function._schema.arguments], args, strict=False)) | (kwargs or {})
             for argument in function._schema.arguments:
                 x = given.get(argument.name)
-                if argument.alias_info is not None and argument.alias_info.is_write and self._is_held(x):
-                    self._tell("writes into a tensor that the network holds: write it in a hook (on_train_batch_end)")
+                if argument.alias_info is not None and argument.alias_info.is_write and self._lives_on(x):
+                    self._tell("writes into a tensor that lives on: write it in a hook (on_train_batch_end)")
         result = function(*args, **(kwargs or {}))
+        given = () if function is torch.ops.aten.lift_fresh.default else (args, kwargs or {})
+        self._made |= set(map(_address, _tensors(result))) - set(map(_address, _tensors(given)))
         if self._device.type != "cpu":
-            tensors = [x for x in leaves_of((args, kwargs or {}, result)) if isinstance(x, Tensor)]
+            tensors = _tensors((args, kwargs or {}, result))
             # A number on the processor is a constant of what is captured, where it was not drawn.
             copies = function in (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
             draws = torch.Tag.nondeterministic_seeded in function.tags and tensors[-1].device != self._device
@@ -298,8 +302,16 @@ class _Operations(TorchDispatchMode):
                 self._tell(f"computes on the processor, which a captured step leaves out: make tensors on {self._device}")
         return result
 
-    def _is_held(self, x: Any) -> bool:
-        return isinstance(x, Tensor) and x.untyped_storage().data_ptr() in self._held
+    def _lives_on(self, x: Any) -> bool:
+        return isinstance(x, Tensor) and x.numel() > 0 and _address(x) not in self._made
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [x for x in leaves_of(tree) if isinstance(x, Tensor)]
+
+
+def _address(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
 
 
 def _tree_state(network: nn.Module) -> list:

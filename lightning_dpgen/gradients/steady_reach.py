@@ -68,6 +68,8 @@ class Reach:
         # The first list or dict that lives on, and the first line that may write into one.
         self._mutable = self._mutator = ""
         self._defaults: dict[CodeType, dict[str, Any]] = {}
+        # The identities of arguments that a partial hands to the loss.
+        self._bound: set[int] = set()
         self._watched = WatchedValues()
 
     def watch(self, network: nn.Module, losses: tuple[Callable, ...], entries: list) -> WatchedValues:
@@ -91,7 +93,9 @@ class Reach:
         self._tree(network, type(network).__name__)
         for loss in losses:
             self._value(loss, getattr(loss, "__name__", type(loss).__name__))
-            self._watched.partials += [loss] if isinstance(loss, functools.partial) else []
+            if isinstance(loss, functools.partial):
+                self._watched.partials.append(loss)
+                self._bound |= set(map(id, (*loss.args, *loss.keywords.values())))
         for code, name, given in entries:
             self._entry(code, name, given)
         for code in self._codes:
@@ -127,6 +131,8 @@ class Reach:
         """Look at an argument that the caller of the loss hands to it."""
         if type(given) is weakref.ref and given() is not None:
             self._value(given(), name)
+        elif id(given) in self._bound:
+            self._value(given, name)
         elif type(given) is int or name not in self._defaults.get(code, {}) or self._defaults[code][name] is not given:
             raise UnsteadyCode(
                 f"{place_of(code)} reads {name}, which is another one in each step (the number of a batch): leave it out"
@@ -151,11 +157,16 @@ class Reach:
         elif kind is FunctionType:
             self._function(x, label, name)
         elif kind is MethodType and type(x.__self__).__module__ == STAND_IN:
-            pass
+            for f in x.__self__.of_user:
+                self._value(f, getattr(f, "__name__", type(f).__name__))
         elif kind is MethodType:
             self._value(x.__func__, label)
             self._value(x.__self__, label.rpartition(".")[0] or label)
+        elif kind is slice:
+            if not all(type(part) in ATOMS for part in (x.start, x.stop, x.step)):
+                self._refuse(name, f"reads {label}, a slice of objects", "use numbers")
         elif kind is functools.partial:
+            self._read(x, [own for own in vars(x) if own in self._names], label)
             for part in (x.func, *x.args, *x.keywords.values()):
                 self._value(part, label, lenient)
         elif kind in (staticmethod, classmethod, property):
@@ -168,6 +179,8 @@ class Reach:
             for name in sorted(self._names):
                 self._value(self._member(x, label, name), f"{label}.{name}")
         elif callable(x) and kind.__module__ == "builtins":
+            if x is getattr or x is hasattr:
+                self._refuse(name, f"uses {label}, by which code reads any attribute", "call getattr by its own name")
             if x not in FUNCTIONS and getattr(x, "__objclass__", None) not in (Tensor, torch._C.TensorBase):
                 self._refuse(name, f"uses {label}, which may return something else in the next step", "leave it out")
         elif not lenient:
@@ -177,8 +190,8 @@ class Reach:
         if len(x) > MOST:
             self._refuse(name, f"reads {label}, which has {len(x)} parts", f"use a tensor, or at most {MOST} parts")
         if isinstance(x, tuple) and type(x) is not tuple:
-            if getattr(x, "__dict__", None):
-                self._refuse(name, f"reads {label}, a tuple with attributes", "use a plain one")
+            if hasattr(x, "__dict__"):
+                self._refuse(name, f"reads {label}, a tuple that may have attributes", "use a plain one, or a named tuple")
             self._class(type(x), label, name)
         if type(x) is frozenset or type(x) in DICTS:
             for key in x:
@@ -210,9 +223,11 @@ class Reach:
                     self._value(x, f"a parameter or buffer of {label}")
 
     def _names_read(self, x: Any) -> list[str]:
-        """Return the attributes of an object that code reads: all, where code of this package may."""
-        ours = any(package_of(kind.__module__) == "lightning_dpgen" for kind in type(x).__mro__)
-        return [name for name in vars(x) if ours or name in self._names or name in self._of_torch]
+        """Return the attributes of an object that code reads: all, where code of this package may, or a container."""
+        whole = any(package_of(kind.__module__) == "lightning_dpgen" for kind in type(x).__mro__)
+        # They look their entries up among their attributes.
+        whole = whole or isinstance(x, nn.ParameterDict | nn.ParameterList)
+        return [name for name in vars(x) if whole or name in self._names or name in self._of_torch]
 
     def _read(self, owner: Any, names: list[str], label: str) -> None:
         """Watch attributes of an object."""
@@ -287,6 +302,9 @@ class Reach:
             space = vars(builtins)
             self._place(space, name)
         label, x = name, space.get(name)
+        if (x is getattr or x is hasattr) and name == x.__name__:
+            # `check_code` has looked at what they read.
+            return
         for attribute in attributes:
             if not isinstance(x, ModuleType):
                 break
@@ -295,8 +313,8 @@ class Reach:
 
     def _function(self, f: FunctionType, label: str, name: str) -> None:
         package, code = package_of(f.__globals__), f.__code__
-        if package not in TRUSTED | LIBRARY and (attributes := [x for x in vars(f) if x in self._names]):
-            self._read(f, attributes, label)
+        if package not in TRUSTED | LIBRARY or _is_wrapper(f):
+            self._read(f, [x for x in vars(f) if x in self._names], label)
         if package == "importlib":
             self._refuse(name, f"uses {label}", "import it at the top of the file")
         if package in TRUSTED or package in LIBRARY:

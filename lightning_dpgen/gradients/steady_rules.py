@@ -80,11 +80,12 @@ _MUTATORS = {
     "setdefault", "add", "discard", "sort", "reverse", "rotate", "move_to_end", "subtract", "difference_update",
     "intersection_update", "symmetric_difference_update",
 }  # fmt: skip
-# Attributes of tensors and modules that lead out of torch, or to what a step leaves behind.
+# Attributes of tensors and modules that lead out of torch, or to what a step leaves behind; text may read attributes.
 _LEADING_OUT = {
     "item", "tolist", "numpy", "data_ptr", "untyped_storage", "storage", "grad", "grad_fn", "_grad", "_version", "backward",
-    "register_hook", "register_post_accumulate_grad_hook", "apply_", "map_", "map2_", "set_", "share_memory_",
-    "register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook", "register_full_backward_pre_hook",
+    "register_hook", "register_post_accumulate_grad_hook", "apply_", "map_", "map2_", "set_", "share_memory_", "format",
+    "format_map", "register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
+    "register_full_backward_pre_hook",
 }  # fmt: skip
 _OPCODES = re.compile(
     r"(BINARY|BUILD|CALL|CHECK|COMPARE|CONTAINS|CONVERT|COPY|DICT|END|FORMAT|FOR|GET_(ITER|LEN)|IS|JUMP|LIST|LOAD|MAKE|MAP|"

@@ -22,7 +22,7 @@ from torch.nn.modules import module as torch_module
 
 # Types whose values never change.
 ATOMS = {
-    type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, slice, torch.dtype,
+    type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, torch.dtype,
     torch.device, torch.Size, torch.layout, torch.memory_format,
 }  # fmt: skip
 DICTS = {dict, OrderedDict}
@@ -51,7 +51,7 @@ def _content(x: Any) -> Any:
 
 
 def _is_plain(x: Any) -> bool:
-    return type(x) in ATOMS or (type(x) in (tuple, frozenset) and all(map(_is_plain, x)))
+    return type(x) in ATOMS or type(x) is slice or (type(x) in (tuple, frozenset) and all(map(_is_plain, x)))
 
 
 class WatchedValues:
@@ -179,11 +179,13 @@ class WatchedValues:
         return (
             list(map(_identity, values)),
             list(itertools.chain.from_iterable(members)),
-            list(map(len, spaces[self._growing : len(self._owners)])),
+            list(map(list, spaces[self._growing : len(self._owners)])),
             all(space.keys().isdisjoint(names) for space, names in zip(lacking, self._absent, strict=True)),
             list(map(Tensor.data_ptr, tensors)),
-            list(map(Tensor.numel, tensors)),
+            list(map(_FORM, tensors)),
+            list(map(Tensor.stride, tensors)),
             list(map(_TRAINED, tensors)),
+            list(map(len, map(vars, tensors))),
             any(self._empty),
             _torch_state(),
         )
@@ -213,11 +215,13 @@ class WatchedValues:
 # Sentences for the parts of what is compared, in the order of `_now`; None for one with a sentence for each value.
 _KINDS = (
     None, "a parameter, buffer or module was added or taken away", "an attribute was added or taken away",
-    "a name that the loss looks up was added", "a tensor has other memory", "a tensor has another size",
-    "requires_grad of a tensor has changed", "a hook, parameter, buffer or module was added",
+    "a name that the loss looks up was added", "a tensor has other memory", "a tensor has another shape or type",
+    "a tensor has other strides", "requires_grad of a tensor has changed", "an attribute of a tensor was added",
+    "a hook, parameter, buffer or module was added",
     "the state of torch has changed (gradients, autocast, default types or modes)",
 )  # fmt: skip
 _CELL, _CLOSURE, _TRAINED = attrgetter("cell_contents"), attrgetter("__closure__"), attrgetter("requires_grad")
+_FORM = attrgetter("shape", "dtype")
 
 
 class _Held:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import math
 import types
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -188,26 +189,76 @@ def code_of(loss: Any) -> Hashable:
 
     Only the types of tensors and numbers count: they may be others with each lot.
     """
+    return _code_of(loss, ())
+
+
+def _code_of(loss: Any, around: tuple[int, ...]) -> Hashable:
+    # A function may be closed over itself.
+    if id(loss) in around:
+        return type(loss)
+    around = *around, id(loss)
     if isinstance(loss, functools.partial):
-        return code_of(loss.func), tuple(loss.keywords), tuple(map(_kept, (*loss.args, *loss.keywords.values())))
+        values = _kept((*loss.args, *loss.keywords.values()), around)
+        return _code_of(loss.func, around), tuple(loss.keywords), values
     if isinstance(loss, types.MethodType):
-        return code_of(loss.__func__), id(loss.__self__)
+        return _code_of(loss.__func__, around), id(loss.__self__)
     if isinstance(loss, types.FunctionType):
-        values = [cell.cell_contents for cell in loss.__closure__ or ()]
-        if loss.__defaults__ or loss.__kwdefaults__:
-            values += (*(loss.__defaults__ or ()), *(loss.__kwdefaults__ or {}).values())
-        return loss.__code__, tuple(map(_kept, values)) if values else ()
-    return type(loss), tuple((name, _kept(x)) for name, x in sorted(getattr(loss, "__dict__", {}).items()))
+        return loss.__code__, _kept(_closed_over(loss), around)
+    own = sorted(getattr(loss, "__dict__", {}).items())
+    return type(loss), tuple(name for name, _ in own), _kept([x for _, x in own], around)
 
 
-def _kept(x: Any) -> Hashable:
-    if isinstance(x, bool | str | type(None)):
-        return x
-    if isinstance(x, nn.Module | type):
-        return id(x)
-    if isinstance(x, functools.partial | types.MethodType | types.FunctionType):
-        return code_of(x)
-    return type(x)
+def _kept(values: Iterable[Any], around: tuple[int, ...]) -> tuple[Hashable, ...]:
+    kept: list[Hashable] = []
+    for x in values:
+        if isinstance(x, bool | str | type(None)):
+            kept.append(x)
+        elif isinstance(x, nn.Module | type):
+            kept.append(id(x))
+        elif isinstance(x, functools.partial | types.MethodType | types.FunctionType):
+            kept.append(_code_of(x, around))
+        else:
+            kept.append(type(x))
+    return tuple(kept)
+
+
+def _closed_over(function: types.FunctionType) -> list[Any]:
+    """Return the values that a function is closed over, and those of its arguments' defaults."""
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return [*cells, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+
+
+def is_same_loss(one: Any, other: Any) -> bool:
+    """Return whether a loss is another one, perhaps made anew from the same code: all that it is closed over is the same.
+
+    Objects are the same if they are one; numbers and text, if they are equal.
+
+    Example:
+        >>> scaled = lambda scale: lambda lot, noise: scale * lot.records
+        >>> is_same_loss(scaled(2.0), scaled(2.0)), is_same_loss(scaled(2.0), scaled(3.0))
+        (True, False)
+    """
+    return _is_same(one, other, ())
+
+
+def _is_same(one: Any, other: Any, around: tuple[tuple[int, int], ...]) -> bool:
+    if one is other or (id(one), id(other)) in around:
+        return True
+    if type(one) is not type(other):
+        return False
+    around = *around, (id(one), id(other))
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(_is_same(a, b, around) for a, b in zip(one, other, strict=True))
+    if isinstance(one, functools.partial):
+        parts, others = ((x.func, x.args, *itertools.chain(*x.keywords.items()), vars(x) or None) for x in (one, other))
+        return _is_same(parts, others, around)
+    if isinstance(one, types.MethodType):
+        return _is_same(one.__func__, other.__func__, around) and one.__self__ is other.__self__
+    if isinstance(one, types.FunctionType):
+        same = one.__code__ is other.__code__ and one.__globals__ is other.__globals__ and not (vars(one) or vars(other))
+        return same and _is_same(tuple(_closed_over(one)), tuple(_closed_over(other)), around)
+    # The sign of a zero counts, too.
+    return type(one) in (int, float, complex, str, bytes) and repr(one) == repr(other)
 
 
 Term = PerRecord | PerGroup | DataFree

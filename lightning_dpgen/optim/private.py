@@ -410,6 +410,7 @@ class PrivateOptimizer(DPOptimizer):
         lot: Lot,
         engine: str = "ghost",
         logged: dict[str, Any] | None = None,
+        capture: bool = True,
     ) -> PerSampleGradients:
         """Compute the gradients of a term for `set_gradients`; see `term_gradients`.
 
@@ -419,12 +420,24 @@ class PrivateOptimizer(DPOptimizer):
         Args:
             logged: a dict into which the loss writes values by name, the same names each time; a captured step does it in
                 its place.
+            capture: whether lots in slots may be captured.
         """
+        stream = self._account.stream
+        if not capture:
+            return term_gradients(network, term, lot, stream, engine=engine)
+        logged = {} if logged is None else logged
+        return self._captures.gradients(network, term, lot, stream, engine, logged, self._unfit_for_capture())
+
+    def _unfit_for_capture(self) -> str | None:
+        """Return why steps are never captured, in words: a captured one gives one norm a record, over all parameters."""
         rule = self._rules[0]
-        # Captured steps give one norm a record, over all parameters.
-        if len(self._rules) > 1 or type(rule.scope) is not Flat or rule.by_person or self._buffer.sharded:
-            return term_gradients(network, term, lot, self._account.stream, engine=engine)
-        return self._captures.gradients(network, term, lot, self._account.stream, engine, {} if logged is None else logged)
+        if self._buffer.sharded:
+            return "parameters are sharded"
+        if len(self._rules) > 1:
+            return "a step has several terms"
+        if type(rule.scope) is not Flat:
+            return f"there are several bounds in a step ({type(rule).__name__})"
+        return "the gradients of a person are summed before they are clipped (PerPerson)" if rule.by_person else None
 
     @property
     def slots(self) -> int | None:

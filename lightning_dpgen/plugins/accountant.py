@@ -67,6 +67,7 @@ class MomentsAccountant(pl.Callback):
         share_private_logs: let loggers of services (Weights & Biases, MLflow) have numbers under ``private/``, too, which
             are exact functions of a few records, and bars and tables beside them show these (`PrivateLogs`). Loggers that
             write files (CSV, TensorBoard) get them in any case, in files that are their owner's alone.
+        say: is told one line about steps in slots, if they are captured or why not; None logs it as Lightning does.
 
     Raises:
         ValueError: if the plan has no such stage.
@@ -88,11 +89,12 @@ class MomentsAccountant(pl.Callback):
         stage: str = TRAINING,
         options: StepOptions | None = None,
         share_private_logs: bool = False,
+        say: Callable[[str], None] | None = None,
     ) -> None:
         self.account, self._engine, self.stage = account, engine, account.plan.stage(stage).name
         self._options, self._share_logs = options or StepOptions(), share_private_logs
         self.average: ParameterAverage | None = None
-        self.complete = False
+        self.complete, self._say = False, say or rank_zero_info
         self._adopted: AutomaticModule | None = None
         self._alike, self._began = False, 0.0
         self._logs: PrivateLogs | None = None
@@ -292,7 +294,7 @@ class MomentsAccountant(pl.Callback):
         for optimizer in trainer.optimizers:
             if isinstance(optimizer, PrivateOptimizer) and (words := optimizer.captured) not in (None, self._described):
                 self._described = words
-                rank_zero_info(f"Private steps in {trainer.precision}, lots in {optimizer.slots} slots: {words}")
+                self._say(f"Private steps in {trainer.precision}, lots in {optimizer.slots} slots: {words}")
 
     def _close_changed_logs(self, trainer: pl.Trainer) -> None:
         # A process that is killed closes nothing at its end.

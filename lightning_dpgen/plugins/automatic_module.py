@@ -14,8 +14,9 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from lightning_dpgen.gradients.engine_check import check_exact
-from lightning_dpgen.gradients.engines import ENGINES, term_gradients
+from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.isolation.isolation import mean_of_records, rows_of
+from lightning_dpgen.gradients.lot_number import number_of_lot
 from lightning_dpgen.gradients.micro_batches import LotParts, MicroBatch, MicroBatches, check_micro_batch, takes_slots
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.probes import UNSUITED, WHOLE, probe_lot
@@ -54,6 +55,8 @@ class StepOptions:
         slots: whether each lot is laid out in a fixed number of rows, which it exceeds once in 10^9 lots: the bits of a
             record's gradient then do not follow from how many others there are. It takes as much longer as there are more
             rows than records (358 for 256). None does it on a GPU.
+        capture: whether steps in slots run without their Python where that does the same in each
+            (`gradients/captured.py`); a line says so, or why not.
         views: augmented views of each record, whose mean loss is its loss.
         averaging: the part of the average of parameters that stays in a step, from 0, below 1; 0 keeps none.
 
@@ -69,11 +72,14 @@ class StepOptions:
     views: Views | None = None
     averaging: float = 0.0
     slots: bool | None = None
+    capture: bool = True
 
     def __post_init__(self) -> None:
         check_micro_batch(self.micro_batch)
         if not isinstance(self.slots, bool | None):
             raise ValueError(f"slots={self.slots!r}: expected True, False, or None (on a GPU)")
+        if type(self.capture) is not bool:
+            raise ValueError(f"capture={self.capture!r}: expected True or False")
         if not (isinstance(self.averaging, int | float) and 0.0 <= self.averaging < 1.0):
             raise ValueError(f"averaging={self.averaging!r}: expected a number from 0, below 1")
 
@@ -138,6 +144,7 @@ class AutomaticModule:
         # Logged values of the part that is computed, a number a row.
         self._of_rows: dict[str, Tensor | float] = {}
         self._index, self._pace = 0, Pace()
+        self._stepping: Any = None
         module.automatic_optimization = False
         instance: Any = module
         self._log_elsewhere = instance.log
@@ -193,14 +200,15 @@ class AutomaticModule:
 
     def _step(self, wrapped: Any, terms: list, lot: Lot) -> None:
         """Step a private optimizer on a lot."""
+        # Lightning's wrapper loses attributes that are written to it; the real optimizer is below.
+        self._stepping = wrapped.optimizer
         private, data_free = [], []
         for term in terms:
             if isinstance(term, DataFree):
                 data_free.append(term)
             else:
                 private.append(self._gradients(term, lot))
-        # Lightning's wrapper loses attributes that are written to it; the real optimizer is below.
-        wrapped.optimizer.set_gradients(*private, data_free=data_free)
+        self._stepping.set_gradients(*private, data_free=data_free)
         # Through the wrapper, so that Lightning counts steps.
         wrapped.step()
 
@@ -237,6 +245,11 @@ class AutomaticModule:
         return [sees_records(terms) for terms in terms_of_each(given, len(self._optimizers))]
 
     @property
+    def of_user(self) -> tuple[Callable, ...]:
+        """The functions that it calls in a loss, beside the module's own."""
+        return () if self._options.views is None else (self._options.views.augment,)
+
+    @property
     def _expected_lot(self) -> float:
         """The expected number of records of a lot in this process."""
         return expected_lot_size(self._account.plan, self._stage, None) / self._account.ranks.size
@@ -247,7 +260,7 @@ class AutomaticModule:
 
     def _log(self, name: str, value: Any, *others: Any, **options: Any) -> None:
         if self._values is not None:
-            self._of_rows[name] = rows_of(value) if isinstance(value, Tensor) else value
+            self._of_rows[name] = rows_of(value) if isinstance(value, Tensor) else float(value)
             return
         self._log_elsewhere(name, value, *others, **options)
 
@@ -348,7 +361,8 @@ class AutomaticModule:
 
     def _called(self, records: Any) -> Any:
         """Call the module's own training step as Lightning does, which leaves out an index that it does not take."""
-        given = self._training_step(records, self._index) if self._takes_index else self._training_step(records)
+        more = (number_of_lot(self._index),) if self._takes_index else ()
+        given = self._training_step(records, *more)
         return given["loss"] if isinstance(given, dict) and "loss" in given else given
 
     def _losses(self, lot: Lot, noise: Tensor) -> Tensor:
@@ -371,11 +385,8 @@ class AutomaticModule:
         return self._parts.gradients(lot, lambda part, number: self._of_part(term, part, number), stream)
 
     def _of_part(self, term: PerRecord | PerGroup, lot: Lot, number: int) -> PerSampleGradients:
-        optimizers, logged = self._optimizers, self._of_rows
-        if len(optimizers) == 1:
-            gradients = optimizers[0].compute_gradients(self._module, term, lot, self._engine, logged)
-        else:
-            gradients = term_gradients(self._module, term, lot, self._account.stream, engine=self._engine)
+        given = self._engine, self._of_rows, self._options.capture
+        gradients = self._stepping.compute_gradients(self._module, term, lot, *given)
         self._pace.look(gradients)
         self._take_logged(number, lot.offsets[-1], lot.slots)
         return gradients

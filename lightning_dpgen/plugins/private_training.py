@@ -85,6 +85,7 @@ class PrivateTraining:
         micro_batch: about how many records' gradients are computed at a time, so that larger lots fit into memory;
             ``auto`` finds it (`StepOptions`). None takes a lot in one piece.
         slots: whether lots are laid out in a fixed number of rows (`StepOptions`); None does it on a GPU.
+        capture: whether steps in slots run without their Python, where that does the same in each (`StepOptions`).
         augment: a function that returns as many augmented views as it is given copies of a record (`Views`).
         multiplicity: the number of views of a record, whose mean loss is its loss; its gradient is clipped after that.
         averaging: the part of the average of parameters that stays in a step, from 0, below 1: `release` writes the
@@ -136,6 +137,7 @@ class PrivateTraining:
         engine: str = "ghost",
         micro_batch: int | Literal["auto"] | None = None,
         slots: bool | None = None,
+        capture: bool = True,
         augment: Callable[[Any], Any] | None = None,
         multiplicity: int = 1,
         averaging: float = 0.0,
@@ -162,7 +164,8 @@ class PrivateTraining:
                 f"slots=True with max_rows={max_rows} and micro_batch={micro_batch!r}: the records of a person stay in one "
                 "part, so parts have no fixed number of rows: leave one of the three out"
             )
-        options = StepOptions(micro_batch, None if augment is None else Views(augment, multiplicity), averaging, slots)
+        views = None if augment is None else Views(augment, multiplicity)
+        options = StepOptions(micro_batch, views, averaging, slots, capture)
         chosen_sampler = make_sampler(
             sampler,
             sample_rate,

@@ -108,7 +108,7 @@ def fit(run: Context, module: PrivateMixture, data: PrivateSplitDataModule, chec
     """Train a module; all ranks come here, and start from the checkpoint of rank 0."""
     checkpoint = run.ranks.broadcast_object(checkpoint)
     account, folder, options = run.account, run.folder, run.settings.spec.trainer
-    accountant, steps = MomentsAccountant(account), account.plan.stage(TRAINING).count
+    accountant, steps = MomentsAccountant(account, say=run.reporter.say), account.plan.stage(TRAINING).count
     every = options.checkpoint_every or max(1, steps // 50)
     callbacks = [
         accountant,

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from lightning_dpgen import DPNorm, Fixed, PerGroup, PerRecord, PrivateTraining, verify
+from lightning_dpgen.clipping import PerLayer
 from lightning_dpgen.gradients import captured, micro_batches
 from lightning_dpgen.gradients import micro_batches as lot_memory
 from lightning_dpgen.gradients.engines import term_gradients
@@ -409,3 +410,80 @@ def test_a_captured_step_logs_what_an_eager_one_does(micro_batch, monkeypatch):
         assert 0.0 < own["private/share_of_slack"] < 1e-3
         assert own == pytest.approx(expected, rel=1e-5) and own["private/seven"] == 7.0
     assert len({line["private/out"] for line in lines[0]}) == len(lines[0])
+
+
+class HandingOn(Plain):
+    """Hands the number of a batch on, and uses it where it is told to."""
+
+    uses = None
+
+    def training_step(self, batch, batch_idx):
+        return self.shared(batch, batch_idx, "train")
+
+    def shared(self, batch, batch_idx, name):
+        if not isinstance(batch_idx, int) or batch_idx is None:
+            raise TypeError("expected a number")
+        scale = 1.0 if self.uses is None else type(self).uses(batch_idx)
+        return scale * super().training_step(batch, batch_idx)
+
+
+USES = {
+    "adds": lambda i: 1.0 + 0.1 * i,
+    "compares": lambda i: 2.0 if i == 3 else 1.0,
+    "asks": lambda i: 2.0 if i else 1.0,
+    "writes": lambda i: float(str(i)) + 1.0,
+    "counts": lambda i: 1.0 + len(range(i)),
+    "attribute": lambda i: 1.0 + i.bit_length(),
+    "catches": lambda i: _caught(i),
+    "torch": lambda i: 1.0 + torch.tensor(i),
+}
+
+
+def _caught(i):
+    try:
+        return 1.0 + i
+    except Exception:
+        return 1.0
+
+
+@pytest.mark.parametrize("use", [None, *USES])
+def test_the_number_of_a_batch_may_be_handed_on_and_not_used(use, monkeypatch):
+    monkeypatch.setattr(HandingOn, "uses", USES.get(use) and staticmethod(USES[use]))
+    fits = []
+    for capture in (True, False):
+        private = _private(clipping=Fixed(1e3), slots=True, capture=capture, epsilon=math.inf, stream=Repeated(seed=1))
+        fits.append(_fitted(private, HandingOn()))
+    assert (fits[0].trainer.optimizers[0].captured == "captured") == (use is None)
+    assert fits[1].trainer.optimizers[0].captured is None
+    torch.testing.assert_close(*map(_numbers, fits), rtol=1e-5, atol=1e-6)
+
+
+def test_views_are_captured():
+    model = _fitted(_private(augment=lambda x: x + torch.rand_like(x), multiplicity=2, slots=True))
+    assert model.trainer.optimizers[0].captured == "captured"
+
+
+class Twice(Plain):
+    def training_step(self, batch, batch_idx):
+        return [PerRecord(lambda lot, _: self.net(lot.records).square().sum(dim=1))] * 2
+
+
+@pytest.mark.parametrize(
+    ("model", "clipping", "words"),
+    [
+        (Twice, [Fixed(1.0)] * 2, "a step has several terms"),
+        (Plain, PerLayer(Fixed(1.0)), "several bounds in a step"),
+    ],
+    ids=["terms", "layers"],
+)
+def test_a_fit_says_why_its_steps_are_never_captured(model, clipping, words, monkeypatch):
+    lines = []
+    monkeypatch.setattr(accountant, "rank_zero_info", lines.append)
+    _fitted(_private(slots=True, clipping=clipping), model())
+    (line,) = lines
+    assert "not captured: " in line and words in line
+
+
+def test_capture_is_asked_for_by_yes_or_no():
+    with pytest.raises(ValueError, match="capture='no': expected True or False"):
+        _private(capture="no")
