@@ -287,7 +287,7 @@ def chosen_rows(arguments: argparse.Namespace, device: torch.device) -> dict[str
 
 def main() -> None:
     options = parser(__doc__.splitlines()[0])
-    options.add_argument("--device", default="cuda", help="cuda, or cpu to see that it runs")
+    options.add_argument("--device", default="cuda", choices=("cuda", "cpu"), help="cuda, or cpu to see that it runs")
     options.add_argument("--size", choices=("full", "middle", "tiny"), help="of the networks; tiny with --quick, else full")
     options.add_argument("--only", default="", help="rows whose name contains this")
     options.add_argument("--precision", nargs="+", choices=("bf16", "tf32", "float32"), help="in place of the table's")
@@ -302,6 +302,9 @@ def main() -> None:
     kind = torch.cuda.get_device_name(device) if device.type == "cuda" else "a processor, one thread, where tf32 is float32"
     print(f"{kind}, torch {torch.__version__}\n", flush=True)
     begin, rows = time.monotonic(), chosen_rows(arguments, device)
+    if not rows:
+        known = ", ".join(workloads("tiny"))
+        raise SystemExit(f"--only {arguments.only}: no row has it in its name: expected a part of one of {known}")
     with tempfile.TemporaryDirectory() as folder:
         private = Private(Path(folder))
         if arguments.profile:

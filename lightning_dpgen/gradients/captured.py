@@ -398,6 +398,8 @@ class Captures:
         """In words, if steps are captured or why not; None before the second lot in slots."""
         if self._unfit is not None:
             return f"not captured: {self._unfit}"
+        if len(self._terms) == _MOST and not any(self._terms.values()):
+            return "not captured: each lot has a network or a loss of its own: make them once"
         states = [state for state in self._terms.values() if state is not None]
         reasons = [state for state in states if isinstance(state, str)]
         return f"not captured: {reasons[0]}" if reasons else "captured" if states else None

@@ -70,9 +70,9 @@ def ghost_gradients(
                 f"{type(term).__name__}(forms=...) reads whole parameters, and these are sharded: leave forms out, so that "
                 "gradients follow from the loss"
             )
-        with without_own_hooks(network), rows_apart(noise.device, network, code_of(term.loss)):
+        with without_own_hooks(network), rows_apart(noise.device, network, lambda: code_of(term.loss)):
             return _ghost_gradients(network, term, lot, noise, groups, in_ranks)
-    with rows_apart(noise.device, network, code_of(term.loss)):
+    with rows_apart(noise.device, network, lambda: code_of(term.loss)):
         return _ghost_gradients(network, term, lot, noise, groups, in_ranks)
 
 
@@ -154,7 +154,7 @@ def functional_gradients(
             record.
     """
     layers = checked_layers(network)
-    with rows_apart(noise.device, network, code_of(term.loss)):
+    with rows_apart(noise.device, network, lambda: code_of(term.loss)):
         gradients, losses = (
             _of_records(network, term, lot, noise) if groups is None else _of_groups(network, term, lot, noise, groups)
         )

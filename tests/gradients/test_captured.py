@@ -289,7 +289,7 @@ def test_a_network_in_the_memory_of_one_that_is_gone_is_another(account_of):
         assert type(_step(optimizer, used, term, account)) is not CapturedGradients
         del used, term
         gc.collect()
-    assert optimizer.captured is None
+    assert "each lot has a network or a loss of its own" in optimizer.captured
     assert len(optimizer._captures._terms) < 20, "networks that are gone are let go"
 
 

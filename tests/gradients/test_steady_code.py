@@ -1177,6 +1177,125 @@ def _(self, x):
     return self.layer(x) * len(sys._getframe().f_code.co_name)
 
 
+# Values that are reached in ways of their own.
+
+
+@forward("a number in a ParameterDict", lambda net: net.mweights.update({"kl": 2.0}), mweights=lambda: _with_number())
+def _(self, x):
+    return self.layer(x) * self.mweights["kl"]
+
+
+def _with_number():
+    weights = nn.ParameterDict()
+    weights["kl"] = 1.0
+    return weights
+
+
+@forward(
+    "a number in a ParameterList", lambda net: net.mweights.__setitem__(0, 2.0), mweights=lambda: nn.ParameterList([1.0])
+)
+def _(self, x):
+    return self.layer(x) * self.mweights[0]
+
+
+LOOK, TEXT = getattr, "{0.mode}"
+
+
+@forward("getattr by another name", lambda net: setattr(net, "extra", 2.0), extra=1.0)
+def _(self, x):
+    return self.layer(x) * LOOK(self, "ex" + "tra")
+
+
+@forward("getattr as a default", lambda net: setattr(net, "extra", 2.0), extra=1.0)
+def _(self, x, get=getattr):
+    return self.layer(x) * get(self, "ex" + "tra")
+
+
+def _gain():
+    return 1.0
+
+
+@torch.no_grad()
+def _decorated():
+    return 1.0
+
+
+@forward("an attribute of a function that appears", lambda net: setattr(_gain, "more", 2.0))
+def _(self, x):
+    return self.layer(x) * getattr(_gain, "more", _gain())
+
+
+@forward("an attribute of a decorated function", lambda net: setattr(_decorated, "more", 2.0))
+def _(self, x):
+    return self.layer(x) * getattr(_decorated, "more", _decorated())
+
+
+@forward("an attribute of a partial", lambda net: setattr(net.mpart, "more", 2.0), mpart=lambda: functools.partial(_gain))
+def _(self, x):
+    return self.layer(x) * getattr(self.mpart, "more", 1.0)
+
+
+@forward("an attribute of a tensor", lambda net: setattr(net.mheld, "more", 2.0), mheld=lambda: torch.ones(3))
+def _(self, x):
+    return self.layer(x) * self.mheld * getattr(self.mheld, "more", 1.0)
+
+
+@forward("a tensor that is transposed", lambda net: net.mheld.t_(), mheld=lambda: torch.arange(9.0).view(3, 3))
+def _(self, x):
+    return self.layer(x) @ self.mheld
+
+
+@forward(
+    "a tensor of another type",
+    lambda net: setattr(net.mheld, "data", net.mheld.view(torch.int32)),
+    mheld=lambda: torch.ones(3),
+)
+def _(self, x):
+    return self.layer(x) * self.mheld
+
+
+class _Shadowed:
+    scale = 1.0
+
+    def __init__(self):
+        self.other = 0.0
+
+
+def _shadow(net):
+    del net.mconfig.other
+    net.mconfig.scale = 2.0
+
+
+@forward("an attribute that hides another", _shadow, mconfig=_Shadowed)
+def _(self, x):
+    return self.layer(x) * self.mconfig.scale
+
+
+@forward("text that reads an attribute", lambda net: setattr(net, "mode", 2.0), mode=1.0)
+def _(self, x):
+    return self.layer(x) * float(TEXT.format(self))
+
+
+@forward("a plain tensor that is written", mheld=lambda: torch.ones(1))
+def _(self, x):
+    self.mheld.add_(1.0)
+    return self.layer(x) * 2.0
+
+
+@forward("a list in a slice", mcut=lambda: slice([3], None))
+def _(self, x):
+    return self.layer(x)[:, : self.mcut.start[0]]
+
+
+class _Pair(tuple):
+    pass
+
+
+@forward("a tuple with an attribute that appears", lambda net: setattr(net.mpair, "more", 2.0), mpair=lambda: _Pair((1.0,)))
+def _(self, x):
+    return self.layer(x) * getattr(self.mpair, "more", 1.0)
+
+
 # Training steps of Lightning.
 
 # Stand-ins for code of this package: the call of a training step with the number of the lot, and its log.

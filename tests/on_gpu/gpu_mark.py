@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: run tests/on_gpu where there is one")
 
 
 def cases_on_gpu(cases: Mapping[str, Any]) -> dict[str, Any]:

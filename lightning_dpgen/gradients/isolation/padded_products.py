@@ -8,7 +8,7 @@ that are filled up with zeros end where they should.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -59,19 +59,21 @@ def _padded_below(x: Tensor, more: int) -> Tensor:
 
 
 def rows_apart(
-    device: torch.device, network: nn.Module | None = None, code: Hashable = None
+    device: torch.device, network: nn.Module | None = None, code: Callable[[], Hashable] | None = None
 ) -> AbstractContextManager[object]:
     """Return a context in which records are computed together: `PaddedProducts` where that may be needed.
 
     Args:
         device: where it computes.
         network: the network that a loss is of, if one is computed.
-        code: of the loss (`terms.code_of`).
+        code: returns that of the loss (`terms.code_of`).
     """
     if device.type != "cpu" or not HAS_AMX:
         return _NOTHING
-    needed = torch.is_autocast_enabled("cpu") or (network is not None and code in _converting.get(network, ()))
-    return PaddedProducts() if needed else _NOTHING
+    if torch.is_autocast_enabled("cpu"):
+        return PaddedProducts()
+    converting = network is not None and network in _converting
+    return PaddedProducts() if converting and code is not None and code() in _converting[network] else _NOTHING
 
 
 @contextmanager
