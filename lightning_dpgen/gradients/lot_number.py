@@ -33,12 +33,10 @@ class _HiddenNumber:
         type(self).used = True
         raise NumberUsed("uses the number of a batch (batch_idx), which is another one in each step: leave it out")
 
-    __getattr__ = _fail
 
-
-# Operators are looked up on the class.
+# Operators are looked up on the class; other attributes fail when they are read.
 for _name in (set(dir(int)) - set(dir(object))) | {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"}:
-    setattr(_HiddenNumber, _name, _HiddenNumber._fail)
+    setattr(_HiddenNumber, _name, _HiddenNumber._fail if _name.startswith("__") else property(_HiddenNumber._fail))
 for _name in ("__str__", "__repr__", "__format__"):
     setattr(_HiddenNumber, _name, _HiddenNumber._fail)
 

@@ -434,6 +434,9 @@ USES = {
     "writes": lambda i: float(str(i)) + 1.0,
     "counts": lambda i: 1.0 + len(range(i)),
     "attribute": lambda i: 1.0 + i.bit_length(),
+    "part": lambda i: 1.0 + bool(i.real),
+    "formats": lambda i: 1.0 + len(f"{i}"),
+    "looks up": lambda i: {1: 3.0}.get(i, 1.0),
     "catches": lambda i: _caught(i),
     "torch": lambda i: 1.0 + torch.tensor(i),
 }
