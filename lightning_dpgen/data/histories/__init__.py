@@ -1,0 +1,1 @@
+"""Histories: persons with attributes and rows of their own, as their schema describes them."""
