@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET
+from lightning_dpgen.data.histories.description import HistoryDescription, check_files, read_description
+from lightning_dpgen.data.histories.reading import read_histories
 from lightning_dpgen.data.histories.schema import HistorySchema
+from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.kinds.kind import Kind
 from lightning_dpgen.release.rows.output_format import WrittenRecords, as_they_are
+from lightning_dpgen.specs.data import HistoriesSpec
+from lightning_dpgen.specs.source import Source
+from lightning_dpgen.specs.usage_error import UsageError
 
 _WITH_LISTS = (PARQUET, *JSON_LINES)
+
+
+class HistoryFiles(Source):
+    """Histories in two tables, or in one, which a file describes."""
+
+    word = "person"
+
+    @cached_property
+    def _described(self) -> HistoryDescription:
+        if not self.spec.path:
+            raise UsageError("data=histories needs data.path=..., the file that describes the tables of histories")
+        with self._settings_named():
+            return read_description(self.spec.path, self.spec.bins)
+
+    def declare(self, found: dict[str, Any] | None = None) -> HistorySchema:
+        return self._described.schema
+
+    def files(self, held_out: bool = False) -> list[Path]:
+        return check_files(self._described.files)
+
+    @property
+    def record(self) -> str:
+        return f"person (with at most {self.declare().max_rows:,} rows)"
+
+    def _read(self, schema: HistorySchema, held_out: bool) -> Reading:
+        return read_histories(self._described.files, schema, outside=self.spec.outside)
 
 
 class Histories(Kind):
@@ -18,6 +52,9 @@ class Histories(Kind):
     name, schema, word = "histories", HistorySchema, "person"
     parts = "the attributes of a person, the columns of a row, and the largest number of rows"
     measured_networks = ("histories",)
+
+    def source(self, spec: HistoriesSpec) -> Source:
+        return HistoryFiles(spec)
 
     def complete_measured(self, spec: Any, schema: HistorySchema, defaults: Any) -> dict[str, Any]:
         return {"components": defaults.components}

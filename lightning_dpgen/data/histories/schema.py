@@ -55,6 +55,13 @@ class RowOrder:
         """Return an order as a file declares it; distances are whole numbers from 0, unless they say otherwise."""
         return cls(name, column_of(name, start), column_of(name, {"type": "integer", "low": 0} | gap))
 
+    @cached_property
+    def time(self) -> Numeric:
+        """The column of times in a table of rows: it has one choice, so that nothing is learned of it by itself."""
+        scale, special = self.start.scale, {"density": None, "edges": None, "transform": None, "special": None}
+        kept = {name: value for name, value in self.start.declared.dump().items() if name not in special}
+        return column_of(self.name, kept | {"high": scale.declared(self.last), "bins": 1})
+
     @property
     def last(self) -> int:
         """The tick of the latest time that a row may have."""
