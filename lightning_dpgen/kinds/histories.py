@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Iterable, Iterator
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET
 from lightning_dpgen.data.histories.description import HistoryDescription, check_files, read_description
@@ -12,12 +17,14 @@ from lightning_dpgen.data.histories.reading import read_histories
 from lightning_dpgen.data.histories.schema import HistorySchema
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.kinds.kind import Kind
-from lightning_dpgen.release.rows.output_format import WrittenRecords, as_they_are
+from lightning_dpgen.release.rows.output_format import OutputFormat, WrittenRecords, as_they_are
 from lightning_dpgen.specs.data import HistoriesSpec
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
 
 _WITH_LISTS = (PARQUET, *JSON_LINES)
+# The two tables in which histories are written where a file has no lists.
+PERSONS, ROWS = "persons", "rows"
 
 
 class HistoryFiles(Source):
@@ -52,6 +59,7 @@ class Histories(Kind):
     name, schema, word = "histories", HistorySchema, "person"
     parts = "the attributes of a person, the columns of a row, and the largest number of rows"
     measured_networks = ("histories",)
+    forms = (PERSONS, ROWS)
 
     def source(self, spec: HistoriesSpec) -> Source:
         return HistoryFiles(spec)
@@ -80,9 +88,48 @@ class Histories(Kind):
     def output_format(
         self, schema: HistorySchema, release: Any, ending: str, form: str | None, declared: Any
     ) -> WrittenRecords:
-        if ending not in _WITH_LISTS:
-            raise ValueError(f"{ending}: a person has a list of rows: expected {', '.join(_WITH_LISTS)}")
-        return as_they_are(schema.arrow)
+        if form is None and ending in _WITH_LISTS:
+            return as_they_are(schema.arrow)
+        return written_histories(schema, form or ROWS)
 
 
 KIND = Histories()
+
+
+def written_histories(schema: HistorySchema, form: str) -> WrittenRecords:
+    """Return the form in which one of the two tables of synthetic histories is written: persons, or their rows.
+
+    Persons have numbers from 1 in both. The same release, number of persons and seed give tables that belong together.
+
+    Example:
+        >>> rows = TableSchema((column_of("ward", {"type": "category", "values": ["a", "b"]}),))
+        >>> written = written_histories(HistorySchema(None, rows, max_rows=3), "rows")
+        >>> histories = pa.record_batch({"rows": [[{"ward": "a"}, {"ward": "b"}], [], [{"ward": "b"}]]})
+        >>> next(written.rows([histories], 0)).to_pydict()
+        {'person': [1, 1, 3], 'ward': ['a', 'b', 'b']}
+    """
+    if form == PERSONS:
+        if schema.persons is None:
+            raise ValueError(f"form={form}: persons have no attributes: expected {ROWS}")
+        columns = pa.schema([pa.field(schema.names.key, pa.int64()), *schema.persons.arrow])
+        return WrittenRecords(columns, partial(_persons, columns), OutputFormat.of(schema.persons))
+    columns = pa.schema([pa.field(schema.names.person, pa.int64()), *schema.row_fields])
+    return WrittenRecords(columns, partial(_rows, columns), OutputFormat.of(schema.rows), None)
+
+
+def _persons(columns: pa.Schema, chunks: Iterable[pa.RecordBatch], before: int) -> Iterator[pa.RecordBatch]:
+    """Return persons one a row, each under a number."""
+    for chunk in chunks:
+        numbers = pa.array(np.arange(before + 1, before + chunk.num_rows + 1))
+        yield pa.record_batch([numbers, *chunk.columns[:-1]], schema=columns)
+        before += chunk.num_rows
+
+
+def _rows(columns: pa.Schema, chunks: Iterable[pa.RecordBatch], before: int) -> Iterator[pa.RecordBatch]:
+    """Return the rows of persons, one a row, each with the number of its person."""
+    for chunk in chunks:
+        lists = chunk.columns[-1]
+        sizes = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+        numbers = np.repeat(np.arange(before + 1, before + chunk.num_rows + 1), sizes)
+        yield pa.record_batch([pa.array(numbers), *lists.flatten().flatten()], schema=columns)
+        before += chunk.num_rows
