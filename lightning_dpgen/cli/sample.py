@@ -90,7 +90,7 @@ def make_parser() -> Parser:
         "--form",
         choices=("wide", "long", "persons", "rows"),
         help="series: one in each row, or one time in each row (default: as they were read, or wide); histories in a file "
-        "without lists: the persons, or their rows (default: rows; the same -n and --seed give tables that belong together)",
+        "without lists: the persons, or their rows (default: rows; the same -n and --seed make them belong together)",
     )
     parser.add_argument("--seed", type=whole_number, help="makes the draw repeatable")
     parser.add_argument(

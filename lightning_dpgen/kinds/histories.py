@@ -47,7 +47,8 @@ class HistoryFiles(Source):
 
     @property
     def record(self) -> str:
-        return f"person (with at most {self.declare().max_rows:,} rows)"
+        # All rows of a person are one record, also those beyond max_rows: which ones count follows from them alone.
+        return "person (attributes and the whole history)"
 
     def _read(self, schema: HistorySchema, held_out: bool) -> Reading:
         return read_histories(self._described.files, schema, outside=self.spec.outside)
@@ -85,6 +86,11 @@ class Histories(Kind):
             parts.insert(len(parts) - len(schema.rows.columns), Described(schema.order.name, start.type, values))
         return f"persons with up to {schema.max_rows:,} rows each", parts
 
+    def show(self, path: Path, schema: HistorySchema) -> Any:
+        from lightning_dpgen.release.pages.distributions import show_histories
+
+        return show_histories(path, schema)
+
     def output_format(
         self, schema: HistorySchema, release: Any, ending: str, form: str | None, declared: Any
     ) -> WrittenRecords:
@@ -102,7 +108,8 @@ def written_histories(schema: HistorySchema, form: str) -> WrittenRecords:
     Persons have numbers from 1 in both. The same release, number of persons and seed give tables that belong together.
 
     Example:
-        >>> rows = TableSchema((column_of("ward", {"type": "category", "values": ["a", "b"]}),))
+        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
+        >>> rows = parse_schema("columns: {ward: {type: category, values: [a, b]}}")
         >>> written = written_histories(HistorySchema(None, rows, max_rows=3), "rows")
         >>> histories = pa.record_batch({"rows": [[{"ward": "a"}, {"ward": "b"}], [], [{"ward": "b"}]]})
         >>> next(written.rows([histories], 0)).to_pydict()

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lightning_dpgen.common import pace
-from lightning_dpgen.data.histories.schema import HistorySchema
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.measure.history_steps import fit_steps, noise_shares, step_tables
+from lightning_dpgen.measure.history_steps import fit_steps, step_tables, weights_of_tables
 from lightning_dpgen.measure.recipe import LEARNING, Recipe
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.measure.tables import TableRecipe
@@ -36,7 +36,7 @@ class OfPersons(Statistic):
         inner: of the records of `PersonLevel`; its bound is that of one person.
     """
 
-    def __init__(self, schema: HistorySchema, inner: Statistic) -> None:
+    def __init__(self, schema: Any, inner: Statistic) -> None:
         self._level, self._inner, self.layout = PersonLevel(schema), inner, schema.layout
         self.shape, self.bound, self.unit, self.k = inner.shape, inner.bound, inner.unit, inner.k
         self.at_once, self.released = inner.at_once, inner.released
@@ -63,7 +63,7 @@ class HistoryRecipe(Recipe):
         ValueError: for a share outside (0, 1).
     """
 
-    schema: HistorySchema
+    schema: Any
     k: int
     n: int
     steps_share: float = 0.6
@@ -88,7 +88,7 @@ class HistoryRecipe(Recipe):
         )
         if self.schema.max_rows == 1:
             return self.persons.workloads
-        shares = noise_shares(self.schema)
+        shares = weights_of_tables(self.schema)
         return (*of_persons, Workload(STEPS, shares, self.n, self.steps_share, units=dict.fromkeys(shares, _UNITS)))
 
     def statistics(self, stage: str, state: State) -> Mapping[str, Statistic]:

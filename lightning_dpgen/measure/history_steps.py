@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lightning_dpgen.data.histories.schema import HistorySchema
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.measure.workload import Measured
@@ -42,7 +42,7 @@ class StepTable(Statistic):
 
     bound, unit, at_once = 1.0, 2.0**-_BITS, _AT_ONCE
 
-    def __init__(self, schema: HistorySchema, target: str, feature: Feature, size: int) -> None:
+    def __init__(self, schema: Any, target: str, feature: Feature, size: int) -> None:
         self.layout, self._steps = schema.layout, Steps(schema)
         self._target, self._feature, self.shape = target, feature, (feature.size, size)
 
@@ -60,12 +60,12 @@ def name_of(target: str, feature: Feature) -> str:
     return f"{target} by {feature.name}"
 
 
-def noise_shares(schema: HistorySchema) -> dict[str, float]:
+def weights_of_tables(schema: Any) -> dict[str, float]:
     """Return the weights of all tables of steps: a large one gets more, by the power 2/3 of its cells."""
     return {name_of(target, feature): (feature.size * size) ** (2 / 3) for target, feature, size in Steps(schema).tables}
 
 
-def step_tables(schema: HistorySchema) -> dict[str, Statistic]:
+def step_tables(schema: Any) -> dict[str, Statistic]:
     """Return the statistics of all tables of steps, by their names."""
     return {
         name_of(target, feature): StepTable(schema, target, feature, size) for target, feature, size in Steps(schema).tables

@@ -12,7 +12,6 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
-from lightning_dpgen.data.histories.schema import HistorySchema
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.models.forests import StackedForests
@@ -25,15 +24,15 @@ _FEW = 2
 
 
 class PersonLevel(Schema):
-    """What is measured of a person as a whole: attributes, the number of rows, the first time and the first row.
+    """A person as a whole: attributes, the number of rows, the first time and the first row.
 
     Args:
-        schema: of the histories.
+        schema: of the histories (`data.histories.schema`).
     """
 
     kind: ClassVar[str] = "persons of histories"
 
-    def __init__(self, schema: HistorySchema) -> None:
+    def __init__(self, schema: Any) -> None:
         self.of = schema
 
     @cached_property
@@ -76,7 +75,7 @@ class PersonLevel(Schema):
 
     @classmethod
     def from_json(cls, fields: Any) -> PersonLevel:
-        return cls(HistorySchema.from_json(fields["of"]))
+        raise TypeError("persons of histories are described by their histories")
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class Steps:
         features: for each target its features.
     """
 
-    def __init__(self, schema: HistorySchema) -> None:
+    def __init__(self, schema: Any) -> None:
         self.schema = schema
         rows, order = schema.rows.layout, schema.order
         of_rows = rows.ordered or (0,) * len(rows.groups)
@@ -221,7 +220,9 @@ class StackedHistories(nn.Module):
         persons: the forests of persons.
 
     Example:
-        >>> rows = TableSchema((column_of("ward", {"type": "category", "values": ["a", "b"]}),))
+        >>> from lightning_dpgen.data.histories.schema import HistorySchema
+        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
+        >>> rows = parse_schema("columns: {ward: {type: category, values: [a, b]}}")
         >>> schema = HistorySchema(None, rows, max_rows=3)
         >>> network = StackedHistories(schema, k=1, parents=[-1, -1])
         >>> network.draw(torch.zeros(2, dtype=torch.int64), torch.Generator().manual_seed(0)).shape
@@ -230,7 +231,7 @@ class StackedHistories(nn.Module):
 
     kind = "histories"
 
-    def __init__(self, schema: HistorySchema, k: int, parents: Sequence[int]) -> None:
+    def __init__(self, schema: Any, k: int, parents: Sequence[int]) -> None:
         super().__init__()
         self.schema, self.k = schema, k
         self.persons = StackedForests(PersonLevel(schema), k, parents)

@@ -58,9 +58,7 @@ def read_description(path: str | Path, bins: int) -> HistoryDescription:
     try:
         return _description(fields.get(PERSONS), name, fields[name], path.parent, bins)
     except BadSchema as error:
-        raise BadSchema(
-            error.problem, error.column, error.key, f"{path}{f': {error.place}' if error.place else ''}"
-        ) from None
+        raise BadSchema(str(error), place=str(path)) from None
 
 
 def _description(persons: Any, name: str, rows: Any, folder: Path, bins: int) -> HistoryDescription:
@@ -76,8 +74,8 @@ def _description(persons: Any, name: str, rows: Any, folder: Path, bins: int) ->
         attributes = _table(PERSONS, table_of_persons, bins)
     elif fixed is not None:
         attributes = _table(name, {"columns": fixed} | _label(table_of_rows, fixed), bins)
-    key = of_persons.get("key", of_rows.get("person"))
-    names = HistoryNames(PERSONS, name, _text(PERSONS, "key", key), _text(name, "person", of_rows.get("person")))
+    person = _text(name, "person", of_rows.get("person"))
+    names = HistoryNames(PERSONS, name, _text(PERSONS, "key", of_persons.get("key", person)), person)
     if attributes is not None and persons is None:
         table_of_rows = {own: value for own, value in table_of_rows.items() if own != "label"}
     if "max_rows" not in of_rows:

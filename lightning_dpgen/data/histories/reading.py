@@ -55,7 +55,9 @@ def read_histories(tables: HistoryTables, schema: HistorySchema, *, outside: str
 
     Example:
         >>> import pandas as pd
-        >>> rows = TableSchema((column_of("ward", {"type": "category", "values": ["a", "b"]}),))
+        >>> from lightning_dpgen.data.histories.schema import RowOrder
+        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
+        >>> rows = parse_schema("columns: {ward: {type: category, values: [a, b]}}")
         >>> order = RowOrder.of("day", {"type": "integer", "low": 0, "high": 9, "bins": 5}, {"high": 9, "bins": 5})
         >>> schema = HistorySchema(None, rows, max_rows=2, order=order)
         >>> visits = pd.DataFrame({"person": ["x", "y", "x"], "day": [6, 3, 1], "ward": ["a", "b", "b"]})

@@ -57,14 +57,20 @@ class RowOrder:
 
     @cached_property
     def time(self) -> Numeric:
-        """The column of times in a table of rows: it has one choice, so that nothing is learned of it by itself."""
-        scale, special = self.start.scale, {"density": None, "edges": None, "transform": None, "special": None}
+        """The column of times in a table of rows: it has one choice, so that nothing is learned of it by itself.
+
+        It takes the times of as many rows as histories may have, though all but the first or last of these are left out.
+        """
+        scale, special = self.start.scale, ("density", "density_noise", "edges", "transform", "special")
         kept = {name: value for name, value in self.start.declared.dump().items() if name not in special}
-        return column_of(self.name, kept | {"high": scale.declared(self.last), "bins": 1})
+        latest = int(self.start.limits[1]) + _MOST_ROWS * int(self.gap.limits[1])
+        if self.start.type == "date":
+            latest = min(latest, int(scale.tick("9999-12-31")))
+        return column_of(self.name, kept | {"high": scale.declared(latest), "bins": 1})
 
     @property
     def last(self) -> int:
-        """The tick of the latest time that a row may have."""
+        """The tick at which the bins of times end: that of a second row, at the latest."""
         return int(self.start.limits[1]) + int(self.gap.limits[1])
 
 
