@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from markupsafe import Markup
+from metrics.records import few_trees
 
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.models import outputs
@@ -56,8 +57,8 @@ def fair_fits(request):
 
 @pytest.fixture(scope="package", autouse=True)
 def _cheap_parts():
-    """Hold average records over few codes, and draw small sheets and no private plots: tests here look at none of them."""
-    with pytest.MonkeyPatch.context() as patch:
+    """Hold average records over few codes, and draw small sheets, no private plots and few trees: no test looks at them."""
+    with pytest.MonkeyPatch.context() as patch, few_trees():
         patch.setattr(outputs, "_CODES", 32)
         patch.setattr(outputs, "_FEWEST", 32)
         patch.setattr(previews, "sheet", functools.partial(previews.sheet, columns=1))

@@ -29,6 +29,7 @@ from lightning_dpgen import (
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.gradients import micro_batches as lot_memory
 from lightning_dpgen.gradients.micro_batches import MicroBatches
+from lightning_dpgen.models import networks
 from lightning_dpgen.plugins.vae import Divergence
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
@@ -52,6 +53,11 @@ FAMILIES = {
 RULES = {"one pass": Fixed(0.5), "two passes": DPNorm(c_max=8.0)}
 # One family of each way to its gradients shows that both passes see the same records.
 CASES = [*((name, "one pass") for name in FAMILIES), *((name, "two passes") for name in ("vae", "vae, embedding", "rbm"))]
+
+
+@pytest.fixture(autouse=True)
+def _few_channels(monkeypatch):
+    monkeypatch.setattr(networks, "_CHANNELS", (4, 8))
 
 
 class Still(PrivateStream):
