@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lightning_dpgen.data.tables import schema as table_schema
 from lightning_dpgen.passes import checksummed_file, column_counts
 from lightning_dpgen.passes.kept_records import DamagedBlocks
 from lightning_dpgen.passes.reduce import InProcess
@@ -17,7 +18,7 @@ from lightning_dpgen.specs.run import load_settings_without_slow_defaults
 from lightning_dpgen.specs.settings import make_schema
 from lightning_dpgen.specs.source import source_of
 
-SHOPS = [f"s{place}" for place in range(1100)]
+SHOPS = [f"s{place}" for place in range(120)]
 SCHEMA = f"""
 columns:
   shop: {{type: category, values: [{", ".join(SHOPS)}]}}
@@ -30,6 +31,12 @@ columns:
   sex: {{type: category, values: [F, M]}}
 """
 N = 1500
+
+
+@pytest.fixture(autouse=True)
+def _few_are_many(monkeypatch):
+    """Let the values of a category be counted first although they are few."""
+    monkeypatch.setattr(table_schema, "MANY", 100)
 
 
 @pytest.fixture
