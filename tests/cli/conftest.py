@@ -13,6 +13,7 @@ from lightning_dpgen.cli.main import main
 from lightning_dpgen.models import outputs
 from lightning_dpgen.plugins import previews
 from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.accounting import accountant, reference
 from lightning_dpgen.release.pages import private_plots
 from lightning_dpgen.release.rows import pictures
 from lightning_dpgen.runs import measure as measured_run
@@ -58,7 +59,13 @@ def fair_fits(request):
 @pytest.fixture(scope="package", autouse=True)
 def _cheap_parts():
     """Hold average records over few codes, and draw small sheets, no private plots and few trees: no test looks at them."""
+    shifts = reference._dominating_shift
     with pytest.MonkeyPatch.context() as patch, few_trees():
+        # Accounts are those of the coarsest interval: upper bounds, too.
+        for module in (accountant, reference):
+            patch.setattr(module, "intervals_for", lambda *_: accountant.INTERVALS[:1])
+        # What is kept of accounts at other intervals is not asked for here, nor what is kept here elsewhere.
+        patch.setattr(reference, "_dominating_shift", functools.lru_cache(shifts.__wrapped__))
         patch.setattr(outputs, "_CODES", 32)
         patch.setattr(outputs, "_FEWEST", 32)
         patch.setattr(previews, "sheet", functools.partial(previews.sheet, columns=1))
