@@ -16,8 +16,7 @@ Columns: "MiB" is the most that a contender's state and three steps take, beyond
 of three Poisson lots. "over plain" beside it is over the plain step. "operations" are those of torch that a step calls, and
 "waits" the times that it waits for the device (on a processor: numbers of tensors that it reads, among them the counters of
 fused Adam). "lot; slots" are the mean number of records and the number of rows that a step has room for. "shrunk, %" says
-how much the room for rounding makes a record's norm too large, median and largest of four records of a lot, with random
-weights.
+which part of a record's norm is room for rounding, median and largest of four records of a lot, with random weights.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ from steps import Private, Step
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.per_sample_gradients import shares_of_slack
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 
@@ -171,29 +170,20 @@ def counted(step: Step, device: torch.device) -> tuple[str, str]:
     return f"{operations:.0f}", f"{sum(counts.get(name, 0.0) for name in _WAITS):.0f}"
 
 
-def excess(row: Row, network: nn.Module) -> list[float]:
-    """Return by what share the norms of some records of a lot are longer than their contributions, summed in float64."""
+def slack(row: Row, network: nn.Module) -> list[float]:
+    """Return which part of the norms of some records of a lot is room for rounding."""
     lot = Lot(row.store, (0, len(row.records[0]))).map(lambda x: x[: row.lot], (0, row.lot)).to(row.device)
     with row.autocast():
         gradients = term_gradients(network, row.term(network), lot, PrivateStream())
-    with full_precision(row.device):
-        norms, found = gradients.norms(), []
-        for i in range(min(_COMPARED, row.lot)):
-            weights = torch.zeros(row.lot, device=row.device)
-            weights[i] = 1.0
-            alone = {p: torch.empty_like(p) for p in network.parameters()}
-            gradients.weighted_sum(weights, alone)
-            squares = sum(float(x.double().square().sum()) for x in alone.values())
-            found.append(float(norms[i]) / math.sqrt(squares) - 1.0)
-    return found
+    return shares_of_slack(gradients, _COMPARED)
 
 
 def shrunk(row: Row, contender: Contender) -> str:
-    """Write the excess of norms, in percent: median and largest."""
+    """Write the room for rounding in norms, in percent: median and largest."""
     if contender.network is None:
         return "-"
     try:
-        percent = [100.0 * x for x in excess(row, contender.network())]
+        percent = [100.0 * x for x in slack(row, contender.network())]
     except Exception as error:
         return type(error).__name__
     return f"{statistics.median(percent):.3f}; {max(percent):.3f}"

@@ -7,6 +7,9 @@ from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 
 import torch
 
+# True for a processor that multiplies bfloat16 numbers in tiles.
+HAS_AMX = torch.cpu._is_amx_tile_supported()
+
 
 class whole_products(ContextDecorator):
     """A context that multiplies float32 numbers in all of their bits: not in TF32 or bfloat16, whatever is set.

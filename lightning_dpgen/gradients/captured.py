@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from lightning_dpgen.common.precision import full_precision
-from lightning_dpgen.gradients.engines import ENGINES, known_record, torch_draws_from
+from lightning_dpgen.gradients.engines import ENGINES, known_record, term_gradients, torch_draws_from
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.replay import record
 from lightning_dpgen.gradients.steady_code import SteadyCode
-from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.slots import Slots
@@ -29,6 +29,8 @@ from lightning_dpgen.sampling.trees import leaves_of, map_tree
 # The part of their size by which replayed norms and sums may differ from those of the loss: sums of embeddings are added up
 # on a GPU in any order.
 _ROUNDING = 1e-4
+# Kinds of lots and losses whose captures an optimizer holds.
+_MOST = 8
 
 
 class NotCaptured(Exception):
@@ -62,7 +64,9 @@ class CapturedGradients(PerSampleGradients):
 
     def add_to(self, weights: Tensor) -> None:
         """Add ``sum_i weights[i] gradient_i`` to the buffer that the term was captured for."""
-        self._term.add_weighted(self._by_row(weights), self._all_norms)
+        # As in `weighted_sums`, the guarantee must not rest on each caller.
+        with full_precision(weights.device):
+            self._term.add_weighted(self._by_row(weights), self._all_norms)
 
     def add_pieces(self, weights: Any, pieces: Any) -> None:
         raise RuntimeError("captured gradients are added to their own optimizer's buffer alone, by one weight a record")
@@ -83,6 +87,7 @@ class CapturedTerm:
         views: the view of each parameter in it.
         stream: the private stream.
         engine: as for `term_gradients`.
+        logged: the dict into which the loss writes values by name, for `PrivateOptimizer.compute_gradients`.
 
     Raises:
         NotCaptured: saying why the Python of the loss has to run in each step.
@@ -97,6 +102,7 @@ class CapturedTerm:
         views: dict[nn.Parameter, Tensor],
         stream: PrivateStream,
         engine: str,
+        logged: dict[str, Any] | None = None,
     ) -> None:
         assert lot.slots is not None
         self._flat, self._stream, self._size = flat, stream, lot.slots.size
@@ -109,12 +115,15 @@ class CapturedTerm:
         self._lay_out(Slots(self._size, torch.zeros(0, dtype=torch.int64)), lot.map(lambda x: x[:0], (0, 0)))
         compute, whole = ENGINES[engine], Lot(self._records, (0, self._size))
         made: list[PerSampleGradients] = []
+        self._logged, before_it = ({}, {}) if logged is None else (logged, dict(logged))
 
         def gradients() -> list[Tensor]:
+            self._logged.clear()
             made[:] = [compute(network, term, whole, self._noise)]
             losses = made[0].losses
             assert losses is not None, "an engine gives them"
-            return [losses.detach()]
+            # A value that is no tensor is the same in each step.
+            return [losses.detach(), *(x for x in self._logged.values() if isinstance(x, Tensor))]
 
         def norms() -> list[Tensor]:
             return [made[0]._all_norms]
@@ -143,6 +152,7 @@ class CapturedTerm:
                 self._gradients, self._norms, self._sum, self._silenced_sum = record(
                     [gradients, norms, sums(None), sums(self._silenced)], flat.device
                 )
+            self._values = dict(self._logged)
             # Other records than those that were recorded: what was not seen to follow from these would stay what it was.
             self._vary()
             with self._same_draws():
@@ -161,6 +171,8 @@ class CapturedTerm:
             raise NotCaptured(f"the loss cannot be recorded ({str(error)[:200]})") from None
         finally:
             flat.copy_(before)
+            self._logged.clear()
+            self._logged.update(before_it)
         self._memory, self._layers = self._places_in_memory(), made.pop()._layers
 
     def _vary(self) -> None:
@@ -173,6 +185,8 @@ class CapturedTerm:
 
     @staticmethod
     def _compare(found: Sequence[Tensor], expected: Sequence[Tensor]) -> None:
+        if len(found) != len(expected):
+            raise NotCaptured("the loss logs other values in one step than in the next")
         for own, its in zip(found, expected, strict=True):
             size = float(its.abs().nan_to_num(0.0, 0.0, 0.0).max())
             if not torch.allclose(own, its, rtol=_ROUNDING, atol=_ROUNDING * size, equal_nan=True):
@@ -211,13 +225,15 @@ class CapturedTerm:
             self._noise.copy_(self._stream.normal(shape, **kind))
         if self._gradients.draws:
             with torch_draws_from(self._stream, self._flat.device):
-                losses, norms = self._computed()
+                losses, *values, norms = self._computed()
         else:
-            losses, norms = self._computed()
+            losses, *values, norms = self._computed()
+        of_lot = iter(values)
+        self._logged.update({name: next(of_lot) if isinstance(x, Tensor) else x for name, x in self._values.items()})
         return CapturedGradients(self, self._layers, lot, norms, losses)
 
     def _computed(self) -> list[Tensor]:
-        """Replay losses, gradients and norms; these are computed in full precision, as in `PerSampleGradients`."""
+        """Replay losses, logged values, gradients and norms, the last as `PerSampleGradients` does, in full precision."""
         losses = self._gradients()
         with full_precision(self._flat.device):
             return [*losses, *self._norms()]
@@ -230,3 +246,72 @@ class CapturedTerm:
         else:
             self._silenced.copy_(~norms.isfinite())
             self._silenced_sum()
+
+
+class Captures:
+    """The captured terms of an optimizer, by what they were captured for.
+
+    Args:
+        flat, views: as for `CapturedTerm`.
+    """
+
+    def __init__(self, flat: Tensor, views: dict[nn.Parameter, Tensor]) -> None:
+        self._flat, self._views = flat, views
+        # By network, engine, loss and shapes of lots in slots: None before a capture, the reason why there is none.
+        self._terms: dict[tuple, CapturedTerm | str | None] = {}
+
+    def gradients(
+        self,
+        network: nn.Module,
+        term: PerRecord | PerGroup,
+        lot: Lot,
+        stream: PrivateStream,
+        engine: str,
+        logged: dict[str, Any],
+    ) -> PerSampleGradients:
+        """Return the gradients of a lot, by a replay from the second lot of a kind on, if it is in slots."""
+        lot = lot.fetch()
+        if lot.slots is not None and isinstance(term, PerRecord):
+            captured = self._captured(network, term, lot, stream, engine, logged)
+            if captured is not None:
+                return captured.gradients(lot)
+        return term_gradients(network, term, lot, stream, engine=engine)
+
+    def _captured(
+        self, network: nn.Module, term: PerRecord, lot: Lot, stream: PrivateStream, engine: str, logged: dict[str, Any]
+    ) -> CapturedTerm | None:
+        assert lot.slots is not None
+        shapes = tuple((x.shape[1:], x.dtype) for x in lot.tensors)
+        # The network itself, as the next one may have the id of one that is gone.
+        key = network, engine, code_of(term.loss), lot.slots.size, shapes
+        if key not in self._terms:
+            # Its first lot, before which the loss is checked. A program may make a network for each lot.
+            if len(self._terms) == _MOST:
+                del self._terms[next(iter(self._terms))]
+            self._terms[key] = None
+            return None
+        state = self._terms[key]
+        if isinstance(state, str):
+            return None
+        try:
+            if state is None:
+                given = self._flat, self._views, stream, engine, logged
+                state = self._terms[key] = CapturedTerm(network, term, lot, *given)
+            elif (reason := state.changed()) is not None:
+                raise NotCaptured(reason)
+        except NotCaptured as error:
+            self._terms[key] = str(error)
+            return None
+        return state
+
+    @property
+    def slots(self) -> int | None:
+        """The number of rows of the last kind of lots; None without slots."""
+        return next((key[3] for key in reversed(self._terms)), None)
+
+    @property
+    def in_words(self) -> str | None:
+        """In words, if steps are captured or why not; None before the second lot in slots."""
+        states = [state for state in self._terms.values() if state is not None]
+        reasons = [state for state in states if isinstance(state, str)]
+        return f"not captured: {reasons[0]}" if reasons else "captured" if states else None

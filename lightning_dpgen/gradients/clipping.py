@@ -22,6 +22,8 @@ from lightning_dpgen.privacy.mechanisms import noisy_histogram, rounded_gaussian
 _SHAVE = 1.0 - 1e-5
 # Their quotient stays a normal float32 number, whose rounding the shave covers. A larger norm counts as not finite.
 _SMALLEST_BOUND, _LARGEST_NORM = 1e-7, 1e30
+# Beside a gradient of zeros, a factor that is not finite would give NaN.
+_LARGEST_FACTOR = 1e20
 # Shares that records count as are multiples of this, so that their sums are whole.
 _GRID = 2.0**-20
 
@@ -460,7 +462,8 @@ def cap_factors(rule: ClippingRule, norms: Tensor, bound: float) -> Tensor:
         ValueError: if such a factor is not one number for a norm, or needs to see the norm's value.
     """
     # A rule that clips too little would not be as private as the certificate says.
-    most = norms.reciprocal().mul_(_SHAVE * bound).masked_fill_(~(norms < _LARGEST_NORM), 0.0)
+    most = norms.reciprocal().clamp_(max=_LARGEST_FACTOR).mul_(_SHAVE * bound)
+    most.masked_fill_(~(norms < _LARGEST_NORM), 0.0)
     while _method(rule) is _Wrapper.factors:
         rule = rule.of
     if _method(rule) in (ClippingRule.factors, Normalised.factors):

@@ -72,7 +72,9 @@ class EmbeddingGradients:
         norms = torch.linalg.vector_norm(rows, dim=1)
         factors = torch.where(torch.isfinite(norms), 1.0 / norms.clamp(min=1.0), 0.0)
         kept = torch.where(torch.isfinite(norms)[:, None], rows, 0.0)
-        total = gaussian(access, self.noise, (kept * factors[:, None]).sum(dim=0), sensitivity=1.0 + 1e-12)
+        # Norms, divisions and products are rounded in float64.
+        sensitivity = 1.0 + 1e-12 + rows.shape[1] * 2.0**-53
+        total = gaussian(access, self.noise, (kept * factors[:, None]).sum(dim=0), sensitivity=sensitivity)
         gradients = self.then((total / expected_batch_size).to(self.rows.dtype).view(self.rows.shape[1:]))
         # Parts count their own records.
         whole = isinstance(gradients, PerSampleGradients)

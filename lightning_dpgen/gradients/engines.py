@@ -21,6 +21,7 @@ from lightning_dpgen.gradients.engine_check import check_exact
 from lightning_dpgen.gradients.factors import Dense, GradientFactors
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.isolation.isolation import HiddenGroups, HiddenOffsets, Isolation, OneGroup
+from lightning_dpgen.gradients.isolation.padded_products import noting_bfloat16, rows_apart
 from lightning_dpgen.gradients.layers import checked_layers, replaced_parameters
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.probes import probe_lot
@@ -69,9 +70,10 @@ def ghost_gradients(
                 f"{type(term).__name__}(forms=...) reads whole parameters, and these are sharded: leave forms out, so that "
                 "gradients follow from the loss"
             )
-        with without_own_hooks(network):
+        with without_own_hooks(network), rows_apart(noise.device, network, code_of(term.loss)):
             return _ghost_gradients(network, term, lot, noise, groups, in_ranks)
-    return _ghost_gradients(network, term, lot, noise, groups, in_ranks)
+    with rows_apart(noise.device, network, code_of(term.loss)):
+        return _ghost_gradients(network, term, lot, noise, groups, in_ranks)
 
 
 def _ghost_gradients(
@@ -152,9 +154,10 @@ def functional_gradients(
             record.
     """
     layers = checked_layers(network)
-    gradients, losses = (
-        _of_records(network, term, lot, noise) if groups is None else _of_groups(network, term, lot, noise, groups)
-    )
+    with rows_apart(noise.device, network, code_of(term.loss)):
+        gradients, losses = (
+            _of_records(network, term, lot, noise) if groups is None else _of_groups(network, term, lot, noise, groups)
+        )
     return PerSampleGradients(
         {p: Dense(gradient) for p, gradient in gradients.items()},
         layers,
@@ -303,7 +306,8 @@ def term_gradients(
         return _of_slots(compute, network, term, lot, noise, groups)
     known, code = _checked.setdefault(network, {}), (engine, code_of(term.loss))
     if code not in known:
-        known[code] = check_exact(compute, network, term, lot, noise[: len(lot)], groups)
+        with noting_bfloat16(network, code[1]):
+            known[code] = check_exact(compute, network, term, lot, noise[: len(lot)], groups)
     # Only a component, a lot or a slot without a record needs one.
     if term.example is None and (engine == "func" or not size or lot.slots is not None):
         term = dataclasses.replace(term, example=known[code])

@@ -22,6 +22,8 @@ from lightning_dpgen.gradients.products import ROUNDING, WEIGHTED, accumulation,
 
 # The size of a number below which its square may vanish in float32.
 VANISHING = 1.1e-19
+# The length of a row, squared, is a float32 number below it.
+LONGEST_ROW = 1.8e19
 # Sums of up to so many numbers are made in float32, if the numbers are float32 or bfloat16.
 SHORT = 4096
 
@@ -56,13 +58,16 @@ def lengths(x: Tensor) -> Tensor:
 
 
 _IN_FLOAT32 = (torch.float32, torch.bfloat16)
-# Products of lengths below it are float32 numbers.
-_LARGEST = 3e38
+# The most by which a product of lengths may be larger than the norm under a mask, and the norm that counts as the least:
+# the sum over a lot, of weights up to 1 or C / norm, stays within float32.
+_LEFT_OUT, _LEAST_NORM = 1e19, 1e-10
 # Norms of sums of outer products are computed in float32 where its slack makes the square too large by no more than this,
 # if all products of a record are as long and orthogonal; where they are not, it is less.
 _MOST_SLACK = 0.02
 # The slack of the sum of the lengths of many outer products, squared. The float32 products that are released err by less.
 _SLACK = 1e-6
+# Sums of products err by `accumulation`; the factor makes up for the lengths, which come from such sums.
+SUMMED = 1.25
 # Gradients are multiplied out where they take up to so many times the memory of their factors: beyond, inner products of
 # factors are quicker (measured on one core, with 16 and 64 records of 16 to 128 products).
 _LARGER = 2
@@ -72,7 +77,7 @@ class GradientFactors(Protocol):
     """The gradients of R records with respect to one tensor. Private."""
 
     def norms(self) -> Tensor:
-        """Return the Euclidean norms (R,), never rounded down; not finite where a gradient is not, or is beyond 1e19."""
+        """Return the Euclidean norms (R,), never rounded down; not finite where a gradient or a factor is beyond 1e19."""
         ...
 
     def rows(self) -> list[Tensor]:
@@ -157,17 +162,17 @@ class GroupSums(Dense):
 
     Args:
         longest: (R,) the sum of the lengths of what was added up.
-        weighting: the part of these that weighting them may add, as of bfloat16 numbers.
+        rounding: the part of these that weighting them may add, as of bfloat16 numbers, and adding them up again.
     """
 
     longest: Tensor
-    weighting: float = 0.0
+    rounding: float
 
     def norms(self) -> Tensor:
         # Where they cancel, rounding could leave too small a norm.
         longest = self.longest.double()
         norms = (super().norms().double().square() + _SLACK * longest.square()).sqrt_()
-        return norms.add_(longest, alpha=self.weighting) if self.weighting else norms
+        return norms.add_(longest, alpha=self.rounding)
 
     def rows(self) -> list[Tensor]:
         return []
@@ -243,13 +248,13 @@ class MaskedRankOne(GradientFactors):
         # In float64, where no square vanishes; the factor makes up for its rounding, and for that of weights.
         left, right, mask = (x.double().square() for x in (self.own.left, self.own.right, self.mask))
         norms = ((left @ mask) * right).sum(dim=1).sqrt_().mul_(1.0 + 1e-12 + self.weighting)
-        if self.own.left.dtype not in _IN_FLOAT32:
-            return norms
-        # Weighted numbers may vanish, and what the mask leaves out is multiplied before it is left out: it must be finite.
         left, right = lengths(self.own.left).double(), lengths(self.own.right).double()
-        o, n = (VANISHING * math.sqrt(width) for width in self.own.shape)
-        norms += o * right + n * left
-        return norms.masked_fill_(~(left * right < _LARGEST), math.inf)
+        if self.own.left.dtype in _IN_FLOAT32:
+            # Weighted numbers may vanish.
+            o, n = (VANISHING * math.sqrt(width) for width in self.own.shape)
+            norms += o * right + n * left
+        # Numbers that the mask leaves out are added up before that, and have to be finite then.
+        return norms.masked_fill_(~(left * right < _LEFT_OUT * norms.clamp(min=_LEAST_NORM)), math.inf)
 
     @property
     def weighting(self) -> float:
@@ -291,12 +296,14 @@ class OuterSum(GradientFactors):
         view: the parameter's own shape.
         few: whether r is small, or private. It must not change with the lot: the slack of the norms would change with it,
             and so would what every other record adds.
+        products: a number that r is not above, where r is private; None for r itself.
     """
 
     pairs: Sequence[tuple[Tensor, Tensor]]
     shape: tuple[int, int]
     view: tuple[int, ...]
     few: bool = True
+    products: int | None = None
 
     def norms(self, grams: GramCache | None = None) -> Tensor:
         # sum_rs (left_r . left_s)(right_r . right_s) is the squared norm of a sum of outer products. Where they cancel,
@@ -314,19 +321,23 @@ class OuterSum(GradientFactors):
                 lefts, rights = _gram(left, other_left), _gram(right, other_right)
                 total = total + 2.0 * (lefts * rights).sum(dim=(1, 2), dtype=torch.float64)
             if left.dtype == right.dtype == torch.bfloat16 and kernels.serve(right):
-                squares, products, lengths = kernels.gram_norms(left, right, more)
+                squares, products, sums = kernels.gram_norms(left, right, more)
             else:
-                squares, products, lengths = _gram_norms(left, right, more, grams if self.few else None)
-            total, longest, vanished = total + squares, longest + products, vanished + lengths
-        squares = total + slack * longest**2 + more * vanished**2
-        norms, rounding = squares.clamp_(min=0.0).sqrt_(), weighting(self.pairs)
-        norms = norms.add_(longest, alpha=rounding) if rounding else norms
+                squares, products, sums = _gram_norms(left, right, more, grams if self.few else None)
+            total, longest, vanished = total + squares, longest + products, vanished + sums
+        squares = _at_least_zero(total + slack * longest**2 + more * vanished**2)
+        # The products of a record are added up once more, in the released sum.
+        products = self.products or sum(right.shape[1] for _, right in pairs)
+        rounding = weighting(self.pairs) + summing(products, self.pairs[0][1])
+        norms = squares.sqrt_().add_(longest, alpha=rounding)
         for left, right in pairs:
             if rounded and not left.is_floating_point():
-                # The rows of a word are added up one after the other.
-                alike = (left[:, :, None] == left[:, None, :]).sum(dim=2)
+                # The rows of a word are added up one after the other; each is counted at each of its places.
+                words = left.sort(dim=1).values
+                alike = torch.searchsorted(words, left, right=True) - torch.searchsorted(words, left)
                 norms += ROUNDING * (alike * torch.linalg.vector_norm(right.double(), dim=2)).sum(dim=1)
-        return norms
+        # Beside longer rows, what vanishes where it is weighted would count.
+        return norms.masked_fill_(~(vanished < LONGEST_ROW), math.inf) if rounded else norms
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         matrix = out.view(self.shape)
@@ -365,7 +376,8 @@ class OuterSum(GradientFactors):
         return total
 
     def mapped(self, change: Callable[[Tensor], Tensor]) -> GradientFactors:
-        return OuterSum([(change(left), change(right)) for left, right in self.pairs], self.shape, self.view, self.few)
+        pairs = [(change(left), change(right)) for left, right in self.pairs]
+        return OuterSum(pairs, self.shape, self.view, self.few, self.products)
 
 
 class GramCache:
@@ -421,7 +433,7 @@ class CentredRankOne(GradientFactors):
 
     def norms(self) -> Tensor:
         lefts, rights = self.own.left @ self.left.T, self.own.right @ self.right.T
-        cross = lefts.mul_(rights).sum(dim=1, dtype=torch.float64)
+        cross = (lefts.double() * rights).sum(dim=1)
         # The lengths of all rows of a side in one tensor: its own ones, and behind them the shared ones.
         left, right = (
             torch.cat([lengths(x) for x in pair]).double()
@@ -438,7 +450,7 @@ class CentredRankOne(GradientFactors):
             o, n = (width * VANISHING**2 for width in self.own.shape)
             left_lengths, right_lengths = (x[:count] + x[count:].sum() for x in (left, right))
             total.add_(right_lengths.square_(), alpha=o).add_(left_lengths.square_(), alpha=n)
-        return total.clamp_(min=0.0).sqrt_()
+        return _at_least_zero(total).sqrt_()
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         self.own.weighted_sum(weights, silenced, out, add=add)
@@ -504,6 +516,16 @@ def _gram_norms(left: Tensor, right: Tensor, more: float, grams: GramCache | Non
     return squares, (a * b).sum(dim=1), (a + b).sum(dim=1)
 
 
+def summing(products: int, like: Tensor) -> float:
+    """Return the part of the lengths of so many outer products, of such numbers, by which their sum may err."""
+    return SUMMED * accumulation(products, like.device) if like.dtype in _IN_FLOAT32 else 0.0
+
+
+def _at_least_zero(squares: Tensor) -> Tensor:
+    """Return squares in place, rounded up to 0; a product beyond float32, which makes them -inf, counts as infinite."""
+    return squares.masked_fill_(squares == -math.inf, math.inf).clamp_(min=0.0)
+
+
 def weighting(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
     """Return the part of the lengths of outer products that weighting them may add to their sum."""
     return WEIGHTED if any(right.dtype == torch.bfloat16 for _, right in pairs) else 0.0
@@ -532,7 +554,7 @@ def _slack_of_products(shape: tuple[int, ...], device: torch.device) -> float:
     for the lengths, which come from these.
     """
     products = 2.0 if device.type == "cpu" else 66.0
-    return 1.25 * (sum(accumulation(width, device) for width in shape) + products * ROUNDING)
+    return SUMMED * (sum(accumulation(width, device) for width in shape) + products * ROUNDING)
 
 
 def _short(rows: list[Tensor]) -> list[Tensor]:

@@ -18,13 +18,22 @@ from lightning_dpgen.gradients.factors import (
     GroupSums,
     MaskedRankOne,
     OuterSum,
+    Permuted,
     RankOne,
     lengths,
+    summing,
     weighting,
 )
 
 # Gradients of groups of so many records cost as much multiplied out as by the inner products of their factors.
 _MULTIPLIED = 16
+# The most outer products of a group for which rounding has room; the true number is private.
+_MOST_PRODUCTS = 2**15
+
+
+def _rounding(like: Tensor) -> float:
+    """Return the part of their lengths by which products err that are added up for a norm, and in the released sum."""
+    return 2.0 * summing(_MOST_PRODUCTS, like)
 
 
 @dataclass(frozen=True)
@@ -123,12 +132,14 @@ class Groups:
             ]
             pairs = [(left.flatten(1, 2), right.flatten(1, 2)) for left, right in pairs]
             # The number of products of a group is private, so only kinds and shapes may decide how its norm is computed.
-            sums = OuterSum(pairs, factors.shape, factors.view)
+            sums = OuterSum(pairs, factors.shape, factors.view, products=_MOST_PRODUCTS)
             several = isinstance(factors, OuterSum) or math.prod(factors.shape) <= _MULTIPLIED * sum(factors.shape)
             if not several or any(not left.is_floating_point() for left, _ in pairs):
                 return sums
             longest = sum((lengths(a) * lengths(b)).sum(dim=1) for a, b in pairs)
-            return GroupSums(sums.materialise(), longest, weighting(pairs))
+            return GroupSums(sums.materialise(), longest, weighting(pairs) + _rounding(pairs[0][1]))
+        if isinstance(factors, Permuted):
+            return Permuted(self.of(factors.inner), factors.shape, factors.order)
         if isinstance(factors, OneComponent):
             if len(factors.offsets) == 2:
                 return AllComponents([self.of(factors.single)])
@@ -143,7 +154,8 @@ class Groups:
         dense, own = dense[order], factors.norms()[order]
         longest = own.new_zeros(self.count).index_add_(0, group, own)
         sums = dense.new_zeros(self.count, *dense.shape[1:]).index_add_(0, group, dense)
-        return GroupSums(sums, longest, factors.weighting if isinstance(factors, MaskedRankOne) else 0.0)
+        of_weights = factors.weighting if isinstance(factors, MaskedRankOne) else 0.0
+        return GroupSums(sums, longest, of_weights + _rounding(dense))
 
     def shared(self, weights: Tensor) -> Tensor:
         """Give each record (B,) the weight (m,) of its group; 0 where it is in none."""

@@ -14,7 +14,7 @@ from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.gradients.component_factors import OneComponent, OneComponentMixed, Piece, joined
 from lightning_dpgen.gradients.factors import Dense, GradientFactors, GramCache, OuterSum, slack
 from lightning_dpgen.gradients.groups import Groups
-from lightning_dpgen.gradients.shards import room_for_sum
+from lightning_dpgen.gradients.shards import is_sharded, room_for_sum
 from lightning_dpgen.privacy.access import LotId
 from lightning_dpgen.sampling.lots import Lot
 
@@ -151,7 +151,8 @@ class PerSampleGradients:
         Args:
             lot: the records and their slots.
         """
-        if self._partition is not None or lot.slots is None:
+        assert lot.slots is not None
+        if self._partition is not None:
             return PerSampleGradients(
                 self._factors, self._layers, self._size, lot.draw, groups=self.groups, partition=self._partition,
                 of_unit=self.of_unit, losses=self._losses,
@@ -234,6 +235,29 @@ def each_weighted_sum(
         whole = room_for_sum(p)
         _write(pieces.get(p, ()), whole, add=False)
         yield p, whole
+
+
+def shares_of_slack(gradients: PerSampleGradients, count: int = 4) -> list[float]:
+    """Return which part of the norms of the first records is room for rounding, by which clipped gradients are shorter.
+
+    It takes the memory of one parameter. Shares are private.
+
+    Args:
+        count: the most records.
+    """
+    with full_precision(gradients.parameters[0].device):
+        norms, shares = gradients.norms(), []
+        for i in range(min(count, len(gradients))):
+            alone = torch.zeros(len(gradients), dtype=gradients.parameters[0].dtype, device=norms.device)
+            alone[i] = 1.0
+            pieces, squares, norm = _pieces([(gradients, alone)]), 0.0, float(norms[i])
+            for p in gradients.parameters:
+                own = room_for_sum(p) if is_sharded(p) else torch.empty_like(p, requires_grad=False)
+                _write(pieces.get(p, ()), own, add=False)
+                squares += float(own.double().square().sum())
+            if 0.0 < norm < math.inf:
+                shares.append(1.0 - math.sqrt(squares) / norm)
+    return shares
 
 
 def _pieces(terms: Sequence[tuple[PerSampleGradients, Tensor | Sequence[Tensor]]]) -> dict[nn.Parameter, list[Piece]]:

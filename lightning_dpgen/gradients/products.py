@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from lightning_dpgen.common.precision import bfloat16_products
+from lightning_dpgen.common.precision import HAS_AMX, bfloat16_products
 from lightning_dpgen.gradients import kernels
 
 # The relative rounding of one addition in float32.
@@ -31,7 +31,7 @@ _AT_ONCE = {"cpu": 256, "cuda": 128}
 # the last bit of the largest, and cut the sum once more.
 _UNITS = {"cpu": 1.0, "cuda": 2.0}
 # Without AMX a processor takes longer for bfloat16 numbers than for float32.
-_AMX = torch.cpu._is_amx_tile_supported()
+_AMX = HAS_AMX
 _NOTHING = nullcontext()
 
 

@@ -34,7 +34,6 @@ from lightning_dpgen.gradients.steady_rules import (
     FUNCTIONS,
     HELPERS,
     LIBRARY,
-    STAND_IN,
     TRUSTED,
     UnsteadyCode,
     package_of,
@@ -102,6 +101,7 @@ class SteadyCode:
             if event == "call":
                 try:
                     self._see(frame, below, entries, fresh)
+                # The loss stays as it is, whatever its code does to those who look at it: no error may reach it from here.
                 except Exception as error:
                     self._blame(f"{_line(frame)} cannot be followed ({type(error).__name__}: {error})")
             elif event == "c_call" and _is_user(frame, below) and not _is_harmless(argument):
@@ -134,6 +134,7 @@ class SteadyCode:
         except UnsteadyCode as reason:
             # It says more than what was seen on the way.
             self._fault = str(reason)
+        # As above: what cannot be followed runs in each step.
         except Exception as error:
             self._blame(f"the code of the loss cannot be followed ({type(error).__name__}: {error})")
 
@@ -165,11 +166,6 @@ class SteadyCode:
         if not _is_user(frame, below):
             if package_of(frame.f_globals) != "lightning_dpgen":
                 self._of_torch[code] = None
-            elif frame.f_globals.get("__name__") == STAND_IN and _is_user(frame.f_back, below):
-                self._blame(
-                    f"{_line(frame.f_back)} logs a value, which a captured step leaves out: log it in a hook, such as "
-                    "on_train_batch_end, or in validation_step"
-                )
             return
         self._codes[code] = None
         if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):

@@ -13,7 +13,7 @@ from opacus.optimizers import DPOptimizer
 from scipy.stats import chi2
 from torch import Tensor, nn
 
-from lightning_dpgen.gradients.captured import CapturedTerm, NotCaptured
+from lightning_dpgen.gradients.captured import Captures
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
@@ -22,7 +22,7 @@ from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients, m
 from lightning_dpgen.gradients.privatize import Bounds, GradientBuffer, add_clipped, privatize
 from lightning_dpgen.gradients.scopes import Components, Flat
 from lightning_dpgen.gradients.shards import check_shards
-from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord, code_of
+from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.optim.flat import FlatGroups
 from lightning_dpgen.optim.stages import check_noises
 from lightning_dpgen.privacy.access import Access, LotId
@@ -171,8 +171,7 @@ class PrivateOptimizer(DPOptimizer):
             self._check_sharded(embeddings)
         self._flat = FlatGroups(optimizer, self._buffer) if FlatGroups.possible(optimizer) else None
         self._between_steps = _BetweenSteps()
-        # By network, loss, engine and shapes of lots in slots: None before a capture, the reason why there is none.
-        self._captures: dict[tuple, CapturedTerm | str | None] = {}
+        self._captures = Captures(self._buffer.flat, self._buffer.views)
 
     def _check_sharded(self, embeddings: Sequence[str]) -> None:
         """Refuse what needs whole parameters."""
@@ -405,57 +404,37 @@ class PrivateOptimizer(DPOptimizer):
         self._between_steps.next.gradients, self._between_steps.next.data_free = gradients, tuple(data_free)
 
     def compute_gradients(
-        self, network: nn.Module, term: PerRecord | PerGroup, lot: Lot, engine: str = "ghost"
+        self,
+        network: nn.Module,
+        term: PerRecord | PerGroup,
+        lot: Lot,
+        engine: str = "ghost",
+        logged: dict[str, Any] | None = None,
     ) -> PerSampleGradients:
         """Compute the gradients of a term for `set_gradients`; see `term_gradients`.
 
         Lots of the same number of slots are captured from the second one on, where the Python of the loss does the same in
         each step (`gradients/captured.py`): `captured` says so, or why not.
-        """
-        lot = lot.fetch()
-        captured = self._capture(network, term, lot, engine)
-        if captured is None:
-            return term_gradients(network, term, lot, self._account.stream, engine=engine)
-        return captured.gradients(lot)
 
-    def _capture(self, network: nn.Module, term: PerRecord | PerGroup, lot: Lot, engine: str) -> CapturedTerm | None:
-        if lot.slots is None or not isinstance(term, PerRecord) or self._buffer.sharded:
-            return None
+        Args:
+            logged: a dict into which the loss writes values by name, the same names each time; a captured step does it in
+                its place.
+        """
         rule = self._rules[0]
-        if len(self._rules) > 1 or type(rule.scope) is not Flat or rule.by_person:
-            return None
-        shapes = tuple((x.shape[1:], x.dtype) for x in lot.tensors)
-        # The network itself, as the next one may have the id of one that is gone.
-        key = network, engine, code_of(term.loss), lot.slots.size, shapes
-        if key not in self._captures:
-            # Its first lot, before which the loss is checked.
-            self._captures[key] = None
-            return None
-        state = self._captures[key]
-        if isinstance(state, str):
-            return None
-        try:
-            if state is None:
-                given = self._buffer.flat, self._buffer.views, self._account.stream, engine
-                state = self._captures[key] = CapturedTerm(network, term, lot, *given)
-            elif (reason := state.changed()) is not None:
-                raise NotCaptured(reason)
-        except NotCaptured as error:
-            self._captures[key] = str(error)
-            return None
-        return state
+        # Captured steps give one norm a record, over all parameters.
+        if len(self._rules) > 1 or type(rule.scope) is not Flat or rule.by_person or self._buffer.sharded:
+            return term_gradients(network, term, lot, self._account.stream, engine=engine)
+        return self._captures.gradients(network, term, lot, self._account.stream, engine, {} if logged is None else logged)
 
     @property
     def slots(self) -> int | None:
         """The number of rows in which the last lot, or its last part, was laid out; None for as many as it has records."""
-        return next((key[3] for key in reversed(self._captures)), None)
+        return self._captures.slots
 
     @property
     def captured(self) -> str | None:
         """In words, if steps are captured or why not; None before the second lot in slots."""
-        states = [state for state in self._captures.values() if state is not None]
-        reasons = [state for state in states if isinstance(state, str)]
-        return f"not captured: {reasons[0]}" if reasons else "captured" if states else None
+        return self._captures.in_words
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Drop all that was computed for a step: gradients that were handed over, ``grad_sample`` and ``grad``."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lightning_dpgen.gradients.engine_check import check_exact
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
-from lightning_dpgen.gradients.isolation.isolation import private_mean
+from lightning_dpgen.gradients.isolation.isolation import mean_of_records, rows_of
 from lightning_dpgen.gradients.micro_batches import LotParts, MicroBatch, MicroBatches, check_micro_batch, takes_slots
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.probes import UNSUITED, WHOLE, probe_lot
@@ -25,7 +25,7 @@ from lightning_dpgen.optim.averaging import ParameterAverage
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.kept_values import GrowingLists, refuse_updated_metrics
 from lightning_dpgen.plugins.learning_rates import LearningRates
-from lightning_dpgen.plugins.lot_log import PRIVATE
+from lightning_dpgen.plugins.lot_log import PRIVATE, Pace
 from lightning_dpgen.plugins.several_optimizers import (
     check_kinds,
     check_public,
@@ -132,12 +132,12 @@ class AutomaticModule:
         # Made-up records for a training step that gives terms: a term that kept real ones would be neither clipped nor
         # noised. None for one that gives losses.
         self._made_up: Any = None
-        # The values that the training step has logged for a lot, by name and part of the lot, with the records of that
+        # The means of what the training step has logged for a lot, by name and part of the lot, with the records of that
         # part; None outside of a lot.
         self._values: dict[tuple[str, int], tuple[Tensor | float, int]] | None = None
-        self._part, self._index = (0, 1), 0
-        # The slots of the part, if it is in slots.
-        self._slots: Slots | None = None
+        # Logged values of the part that is computed, a number a row.
+        self._of_rows: dict[str, Tensor | float] = {}
+        self._index, self._pace = 0, Pace()
         module.automatic_optimization = False
         instance: Any = module
         self._log_elsewhere = instance.log
@@ -179,9 +179,10 @@ class AutomaticModule:
                 self.average.update()
             if module.trainer.lr_scheduler_configs:
                 self.learning_rates.step()
+            # A hook may have logged beside the parts of the lot.
+            self._take_logged(0, 1, None)
             logged, self._values = self._values, None
-            if logged:
-                self._write_logs(logged)
+            self._write_logs(logged)
             # A module may change its parameters here (a moving average, a bound of weights), which takes no further record.
             self._after(None, None, self._index)
             if not self._account.remaining(self._stage):
@@ -232,7 +233,7 @@ class AutomaticModule:
         except UNSUITED as error:
             raise _untried(error) from error
         finally:
-            self._values = None
+            self._forget_logged()
         return [sees_records(terms) for terms in terms_of_each(given, len(self._optimizers))]
 
     @property
@@ -246,9 +247,7 @@ class AutomaticModule:
 
     def _log(self, name: str, value: Any, *others: Any, **options: Any) -> None:
         if self._values is not None:
-            number, size = self._part
-            mean = private_mean(value, self._slots) if isinstance(value, Tensor) else value
-            self._values[name, number] = mean, size
+            self._of_rows[name] = rows_of(value) if isinstance(value, Tensor) else value
             return
         self._log_elsewhere(name, value, *others, **options)
 
@@ -272,7 +271,7 @@ class AutomaticModule:
                 total = sums.setdefault(f"{PRIVATE}{name.removeprefix(PRIVATE)}", [0.0, 0.0])
                 total[0] += float(value) * max(size, 1)
                 total[1] += max(size, 1)
-            private = {name: value / size for name, (value, size) in sums.items()}
+            private = {name: value / size for name, (value, size) in sums.items()} | self._pace.numbers(step)
             for logger in trainer.loggers:
                 logger.log_metrics(private, step=step - 1)
 
@@ -301,8 +300,7 @@ class AutomaticModule:
                 stacklevel=2,
             )
         finally:
-            # They are of no real record.
-            self._values = None
+            self._forget_logged()
 
     def _rehearse(self, empty: Any) -> None:
         some = next(self._module.parameters())
@@ -373,11 +371,26 @@ class AutomaticModule:
         return self._parts.gradients(lot, lambda part, number: self._of_part(term, part, number), stream)
 
     def _of_part(self, term: PerRecord | PerGroup, lot: Lot, number: int) -> PerSampleGradients:
-        self._part, self._slots = (number, lot.offsets[-1]), lot.slots
-        optimizers = self._optimizers
+        optimizers, logged = self._optimizers, self._of_rows
         if len(optimizers) == 1:
-            return optimizers[0].compute_gradients(self._module, term, lot, self._engine)
-        return term_gradients(self._module, term, lot, self._account.stream, engine=self._engine)
+            gradients = optimizers[0].compute_gradients(self._module, term, lot, self._engine, logged)
+        else:
+            gradients = term_gradients(self._module, term, lot, self._account.stream, engine=self._engine)
+        self._pace.look(gradients)
+        self._take_logged(number, lot.offsets[-1], lot.slots)
+        return gradients
+
+    def _forget_logged(self) -> None:
+        """Drop what was logged of made-up records."""
+        self._values = None
+        self._of_rows.clear()
+
+    def _take_logged(self, part: int, size: int, slots: Slots | None) -> None:
+        """Keep the means over records of what was logged for a part of a lot."""
+        assert self._values is not None, "a part of a lot"
+        for name, x in self._of_rows.items():
+            self._values[name, part] = mean_of_records(x, slots) if isinstance(x, Tensor) else x, size
+        self._of_rows.clear()
 
     def _set_micro_batch(self, of_optimizers: list, empty: Any) -> None:
         """Find the number of records of a part, where memory is to tell."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 
 import torch
@@ -10,11 +11,34 @@ from torch import Tensor
 
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.micro_batches import MicroBatches
-from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients, shares_of_slack
 from lightning_dpgen.privacy.ranks import Ranks
 
 # The beginning of a name says who may see the number: one under ``public/`` is covered by the ledger.
 PRIVATE, PUBLIC = "private/", "public/"
+
+
+class Pace:
+    """The numbers of a log line that are of the steps before it, not of its lot."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, int] | None = None
+        self._slack: float | None = None
+
+    def look(self, gradients: PerSampleGradients) -> None:
+        """Learn from the first lot with a record how much of a bound the room for rounding takes, at most."""
+        # A captured step leaves its factors where they are not seen; the lot before it is not captured.
+        if self._slack is None and type(gradients) is PerSampleGradients:
+            self._slack = max(shares_of_slack(gradients), default=None)
+
+    def numbers(self, step: int) -> dict[str, float]:
+        """Return the steps a second since the line before, and the share that `look` has learnt, by name."""
+        now, values = time.monotonic(), {}
+        if self._before is not None:
+            before, steps = self._before
+            values[f"{PRIVATE}steps_per_second"] = (step - steps) / max(now - before, 1e-9)
+        self._before = now, step
+        return values if self._slack is None else values | {f"{PRIVATE}share_of_slack": self._slack}
 
 
 def lot_numbers(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork, Mixture
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import check_noises
-from lightning_dpgen.plugins.lot_log import PRIVATE, lot_numbers
+from lightning_dpgen.plugins.lot_log import Pace, lot_numbers
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import TRAINING
 from lightning_dpgen.privacy.planning.stage_spec import declared_records
@@ -122,7 +121,7 @@ class PrivateMixture(pl.LightningModule):
         self._initial: Mixture | None = None
         self._declared: Mapping[str, str] | None = None
         # The time and the step of the last line of the log.
-        self._logged: tuple[float, int] | None = None
+        self._pace = Pace()
 
     @property
     def trained_network(self) -> Any:
@@ -306,7 +305,9 @@ class PrivateMixture(pl.LightningModule):
         def of_part(part: Lot, _: int) -> PerSampleGradients:
             if stepped is None:
                 return term_gradients(network, network.term, part, stream)
-            return stepped.compute_gradients(network, network.term, part)
+            gradients = stepped.compute_gradients(network, network.term, part)
+            self._pace.look(gradients)
+            return gradients
 
         return (self._parts.gradients(lot, of_part, stream),)
 
@@ -362,11 +363,7 @@ class PrivateMixture(pl.LightningModule):
         if not self.loggers:
             return
         values = lot_numbers(gradients, optimizer.last_bound, size, self.account.ranks)
-        now = time.monotonic()
-        if self._logged is not None:
-            before, steps = self._logged
-            values[f"{PRIVATE}steps_per_second"] = (self.steps_taken - steps) / max(now - before, 1e-9)
-        self._logged = now, self.steps_taken
+        values |= self._pace.numbers(self.steps_taken)
         for logger in self.loggers:
             logger.log_metrics(values, step=self.steps_taken)
 

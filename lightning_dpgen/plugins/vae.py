@@ -14,6 +14,7 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.isolation.padded_products import rows_apart
 from lightning_dpgen.gradients.micro_batches import MicroBatch, MicroBatches
 from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.terms import PerGroup
@@ -259,13 +260,14 @@ class VAE(PrivateMixture):
         noise = stream.normal((len(lot), self.network.samples * self.network.latent), dtype=dtype, device=self.device)
 
         # Records are encoded once for both, unless that is more than memory holds.
-        encoded = self.network.encoded(lot) if self._parts.count == 1 else None
         rows: list[Tensor] = []
         numbers: list[Tensor] = []
-        for part in lot.divide(self._parts.count):
-            before = sum(map(len, numbers))
-            numbers.append(noise[before : before + len(part)])
-            rows.append(self.network.embedded(part, numbers[-1], embedding, encoded))
+        with rows_apart(self.device):
+            encoded = self.network.encoded(lot) if self._parts.count == 1 else None
+            for part in lot.divide(self._parts.count):
+                before = sum(map(len, numbers))
+                numbers.append(noise[before : before + len(part)])
+                rows.append(self.network.embedded(part, numbers[-1], embedding, encoded))
 
         def then(mean: Tensor) -> PerSampleGradients | MicroBatches:
             averaged = self._averaged(mean, divergence.averaging)

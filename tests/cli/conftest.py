@@ -64,7 +64,7 @@ def _cheap_parts():
         # Accounts are those of the coarsest interval: upper bounds, too.
         for module in (accountant, reference):
             patch.setattr(module, "intervals_for", lambda *_: accountant.INTERVALS[:1])
-        # What is kept of accounts at other intervals is not asked for here, nor what is kept here elsewhere.
+        # Shifts at other intervals are kept apart from these.
         patch.setattr(reference, "_dominating_shift", functools.lru_cache(shifts.__wrapped__))
         patch.setattr(outputs, "_CODES", 32)
         patch.setattr(outputs, "_FEWEST", 32)

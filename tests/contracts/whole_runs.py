@@ -70,7 +70,7 @@ NETWORK = [
     "split.features=8",
 ]  # fmt: skip
 
-# How many records and codes fits make up, for which a few are enough here.
+# Fits make up so many records and codes: a few are enough here.
 _MADE_UP = (
     (classifier, "_MADE", 100), (labels, "_MADE", 200), (moments, "_DRAWS", 400), (cells, "_SAMPLES", 1000),
     (outputs, "_CODES", 32), (outputs, "_FEWEST", 32),

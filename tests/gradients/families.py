@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from marks import only
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
@@ -728,3 +729,12 @@ BY_FUNC: dict[str, tuple[Callable[[], Case], str]] = {
     "a function of its own": (lambda: _of(Custom(Product.apply, (3, 4)), (4,)), "custom_function_call"),
     "einsum": (lambda: _of(Custom(lambda x, a: torch.einsum("bi,ij->bj", x, a), (4, 3)), (4,)), "einsum"),
 }
+FAMILY = RULED | {name: make for name, (make, _) in BY_FUNC.items()}
+# Lots in slots are of one component.
+IN_SLOTS = {name: make for name, make in FAMILY.items() if make().k == 1}
+# A function of its own takes no numbers of two types. The default suite has every third, in float32.
+IN_TWO_TYPES = only(
+    {f"{name}-{dtype}": (name, mixed) for name in IN_SLOTS for dtype, mixed in (("float32", False), ("bfloat16", True))
+     if not (mixed and "of its own" in name)},
+    *(f"{name}-float32" for name in list(IN_SLOTS)[::3]),
+)  # fmt: skip

@@ -5,8 +5,7 @@ import weakref
 
 import pytest
 import torch
-from gradients.families import BY_FUNC, RULED
-from marks import only
+from gradients.families import IN_SLOTS, IN_TWO_TYPES
 from torch import nn
 
 from lightning_dpgen import DPNorm, Fixed, PoissonLots, PrivateOptimizer
@@ -21,11 +20,9 @@ from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.slots import Slots
 
-FAMILY = {name: make for name, make in (RULED | {name: make for name, (make, _) in BY_FUNC.items()}).items()
-          if make().k == 1}  # fmt: skip
 SIZE = 9
 # The shared part of an RBM is weighted by a number that Python looks at, and an autograd.Function is code that torch calls.
-NEVER = {name for name in FAMILY if (name.startswith("rbm") and "taped" not in name) or "of its own" in name}
+NEVER = {name for name in IN_SLOTS if (name.startswith("rbm") and "taped" not in name) or "of its own" in name}
 
 
 def _lot(records, places):
@@ -40,14 +37,10 @@ def _lots(case):
 
 
 @pytest.mark.filterwarnings("ignore:no rule for", "ignore:There is a performance", "ignore:Mismatch dtype")
-@pytest.mark.parametrize("mixed", only({"float32": False, "bfloat16": True}, "float32"))
-# The default suite has every third.
-@pytest.mark.parametrize("name", only(FAMILY.keys(), *list(FAMILY)[::3]))
+@pytest.mark.parametrize(("name", "mixed"), IN_TWO_TYPES)
 def test_a_replay_has_the_gradients_of_the_loss_bit_for_bit(name, mixed):
-    if mixed and "of its own" in name:
-        pytest.skip("takes no numbers of two types")
     torch.manual_seed(0)
-    case = FAMILY[name]()
+    case = IN_SLOTS[name]()
     case.float()
     buffers = [GradientBuffer(p for p in case.network.parameters() if p.requires_grad) for _ in range(2)]
     lots, streams = _lots(case), [PrivateStream(seed=3), PrivateStream(seed=3)]
@@ -178,12 +171,26 @@ def test_weights_that_move_are_those_that_are_replayed(account_of):
     with torch.no_grad():
         network[0].weight.mul_(0.5)
     found = (
-        next(iter(optimizer._captures.values()))
+        next(iter(optimizer._captures._terms.values()))
         .gradients(Lot(records[:4], (0, 4), slots=Slots(12, torch.arange(4))))
         .norms()
     )
     expected = term_gradients(network, term, lot, PrivateStream(seed=0)).norms()
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=0.0)
+
+
+def test_a_network_in_the_memory_of_one_that_is_gone_is_another(account_of):
+    """Its first lot is not taken for the second one of the other."""
+    network, _ = _network()
+    optimizer, account = _optimizer(account_of, network, count=20)
+    for _ in range(20):
+        used = nn.Sequential(network)
+        term = PerRecord(lambda lot, _, used=used: used(lot.records).square().sum(dim=1))
+        assert type(_step(optimizer, used, term, account)) is not CapturedGradients
+        del used, term
+        gc.collect()
+    assert optimizer.captured is None
+    assert len(optimizer._captures._terms) < 20, "networks that are gone are let go"
 
 
 def test_no_record_is_kept_but_those_of_the_last_lot(account_of):
@@ -194,7 +201,7 @@ def test_no_record_is_kept_but_those_of_the_last_lot(account_of):
     records = torch.full((10, 3), 0.125)
     kept = weakref.ref(records)
     _step(optimizer, network, term, account, records)
-    (replayed,) = optimizer._captures.values()
+    (replayed,) = optimizer._captures._terms.values()
     assert (replayed._records == 0.125).any()
     del records
     gc.collect()

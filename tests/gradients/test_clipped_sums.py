@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from gradients.families import BY_FUNC, RULED
+from gradients.families import BY_FUNC, FAMILY, RULED
 from marks import only
 from torch import nn
 
@@ -19,7 +19,6 @@ from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 
 LOTS = {"even": (0, 2, 4, 6), "hollow": (0, 5, 5, 6), "lonely": (0, 0, 1, 1), "as many as positions": (0, 1, 2, 3)}
-FAMILY = RULED | {name: make for name, (make, _) in BY_FUNC.items()}
 # torch.func does not use closed forms, so it need not run the taped cases, too.
 CASES = {
     f"{name}, by {engine}": (make, ENGINES[engine])

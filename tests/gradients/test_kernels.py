@@ -15,6 +15,7 @@ from torch import nn
 
 from lightning_dpgen.gradients import kernels
 from lightning_dpgen.gradients.engines import ENGINES
+from lightning_dpgen.gradients.factors import _at_least_zero
 from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.sampling.lots import Lot
@@ -226,6 +227,16 @@ def test_factors_may_be_of_two_types():
     x, y, *_ = _strided()["terms first"]
     y = y.half()
     assert all(map(torch.equal, kernels.gram_norms(x, y.float()), kernels.gram_norms(x, y)))
+
+
+@interpreted
+def test_a_record_whose_products_overflow_below_zero_has_no_norm_of_zero():
+    """The sum of a row of products is minus infinite, and that of all of them with it."""
+    left, right = torch.zeros(1, 64, 192), torch.zeros(1, 64, 192)
+    left[0, :, 0], right[0, :, 0] = -(2.0**30), 2.0**30
+    left[0, 0, 0] = 2.0**33
+    squares, longest, _ = kernels.gram_norms(left, right)
+    assert float(squares[0]) == -math.inf and _at_least_zero(squares + longest**2) == math.inf
 
 
 # ---- Weights

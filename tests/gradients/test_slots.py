@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from gradients.families import BY_FUNC, RULED
+from gradients.families import IN_SLOTS, IN_TWO_TYPES
 from marks import only
 from torch import nn
 
@@ -16,8 +16,6 @@ from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.slots import Slots, draw_places, enough_slots
 
-FAMILY = {name: make for name, make in (RULED | {name: make for name, (make, _) in BY_FUNC.items()}).items()
-          if make().k == 1}  # fmt: skip
 SIZE = 9
 
 
@@ -29,14 +27,10 @@ def _gradients(case, records, places, *, mixed=False):
 
 
 @pytest.mark.filterwarnings("ignore:no rule for", "ignore:There is a performance", "ignore:Mismatch dtype")
-@pytest.mark.parametrize("mixed", only({"float32": False, "bfloat16": True}, "float32"))
-# The default suite has every third.
-@pytest.mark.parametrize("name", only(FAMILY.keys(), *list(FAMILY)[::3]))
+@pytest.mark.parametrize(("name", "mixed"), IN_TWO_TYPES)
 def test_no_bit_of_a_record_follows_from_the_others(name, mixed):
-    if mixed and "of its own" in name:
-        pytest.skip("takes no numbers of two types")
     torch.manual_seed(0)
-    case = FAMILY[name]()
+    case = IN_SLOTS[name]()
     case.float()
     lot = case.lot((0, SIZE))
     records = lot.records if case.indices else lot.records.float()
@@ -55,9 +49,9 @@ def test_no_bit_of_a_record_follows_from_the_others(name, mixed):
 
 
 @pytest.mark.filterwarnings("ignore:no rule for", "ignore:There is a performance")
-@pytest.mark.parametrize("name", only(FAMILY.keys(), *list(FAMILY)[1::3]))
+@pytest.mark.parametrize("name", only(IN_SLOTS.keys(), *list(IN_SLOTS)[1::3]))
 def test_gradients_in_slots_are_those_of_the_lot(name):
-    case = FAMILY[name]()
+    case = IN_SLOTS[name]()
     lot, noise = case.lot((0, 6)), case.noise(6)
     parameters = [p for p in case.network.parameters() if p.requires_grad]
 

@@ -1210,7 +1210,11 @@ def _error(self, batch):
     return (self.decoder(self.encode(batch)[0]) - batch).square().sum(dim=1)
 
 
-lightning("log", lambda self, batch, i: (self.log("a", 1.0), _error(self, batch))[1], log=_OURS["log"])
+lightning(
+    "the number of a tensor in a log",
+    lambda self, batch, i: (self.log("a", float(batch.sum())), _error(self, batch))[1],
+    log=_OURS["log"],
+)
 lightning("epoch", lambda self, batch, i: _error(self, batch) * (1 + self.current_epoch), _trainer=_Trainer())
 lightning("steps", lambda self, batch, i: _error(self, batch) * (1 + self.global_step), _trainer=_Trainer())
 lightning("trainer", lambda self, batch, i: _error(self, batch) * (1 + self.trainer.current_epoch), _trainer=_Trainer())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from gradients.families import BY_FUNC, RULED
+from gradients import families
 from on_gpu.gpu_mark import cases_on_gpu, needs_gpu
 from torch import nn
 
@@ -21,7 +21,7 @@ from lightning_dpgen.sampling.lots import Lot
 pytestmark = [needs_gpu, pytest.mark.filterwarnings("ignore")]
 
 GPU = "cuda"
-FAMILY = cases_on_gpu(RULED | {name: make for name, (make, _) in BY_FUNC.items()})
+FAMILY = cases_on_gpu(families.FAMILY)
 CASES = {
     f"{name}, by {engine}": (make, ENGINES[engine])
     for name, make in FAMILY.items()

@@ -40,7 +40,7 @@ def run(tmp_path_factory):
 
 def test_the_private_log_has_what_one_wants_to_see(run):
     tags = _events(run / "private").Tags()
-    private = {"lot_size", "loss", "norm", "share_above_bound", "steps_per_second"}
+    private = {"lot_size", "loss", "norm", "share_above_bound", "steps_per_second", "share_of_slack"}
     assert set(tags["scalars"]) == {f"private/{name}" for name in private} | {"public/bound"}
     assert tags["images"] == ["public/samples"]
 

@@ -13,10 +13,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from lightning_dpgen import DPNorm, Fixed, PerGroup, PerRecord, PrivateTraining, verify
-from lightning_dpgen.gradients import micro_batches
+from lightning_dpgen.gradients import captured, micro_batches
 from lightning_dpgen.gradients import micro_batches as lot_memory
 from lightning_dpgen.gradients.engines import term_gradients
-from lightning_dpgen.optim import private as optim_private
 from lightning_dpgen.plugins import accountant
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.noise.stream import PrivateStream
@@ -79,7 +78,7 @@ def test_lots_are_taken_in_parts(rule, monkeypatch):
         sizes.append(len(lot))
         return term_gradients(module, term, lot, *others, **options)
 
-    monkeypatch.setattr(optim_private, "term_gradients", counted)
+    monkeypatch.setattr(captured, "term_gradients", counted)
     private = _private(clipping=rule, micro_batch=7)
     _fitted(private)
     assert private.account.finished and max(sizes) < 15 and sum(sizes) > 0.15 * N * STEPS
@@ -368,16 +367,45 @@ def test_logs_of_lots_in_slots_are_means_over_records_alone():
     assert first[0] == pytest.approx(first[1], rel=1e-5)
 
 
-class Silent(Plain):
+class ByStep(Plain):
     def training_step(self, batch, batch_idx):
-        return (self.net(batch) - batch).square().sum(dim=1)
+        return super().training_step(batch, batch_idx) * (1.0 + 0.1 * self.global_step)
 
 
-@pytest.mark.parametrize(("model", "words"), [(Silent, "captured"), (Plain, "not captured: ")])
+@pytest.mark.parametrize(("model", "words"), [(Plain, "captured"), (ByStep, "not captured: ")])
 def test_a_fit_in_slots_says_once_if_it_is_captured(model, words, monkeypatch):
     lines = []
     monkeypatch.setattr(accountant, "rank_zero_info", lines.append)
     _fitted(_private(slots=True), model())
     (line,) = lines
     assert line.startswith(f"Private steps in 32-true, lots in 83 slots: {words}")
-    assert "log" in line if model is Plain else line.endswith(words)
+    assert line.endswith(words) if model is Plain else "global_step" in line
+
+
+class Loud(Plain):
+    """Logs a value of each record, several of one, one of the network, and a number."""
+
+    def training_step(self, batch, batch_idx):
+        out = self.net(batch)
+        self.log_dict({"out": out, "size": self.net[0].weight.detach().norm(), "seven": 7.0}, prog_bar=True)
+        return super().training_step(batch, 0)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 16])
+def test_a_captured_step_logs_what_an_eager_one_does(micro_batch, monkeypatch):
+    logs = Logs(), Logs()
+    for replays, log in zip((True, False), logs, strict=True):
+        if not replays:
+            monkeypatch.setattr(captured.Captures, "_captured", lambda *_: None)
+        # Both draw the same lots, in the same slots, and no draw follows from a capture.
+        private = _private(clipping=Fixed(0.5), slots=True, share_private_logs=True, micro_batch=micro_batch,
+                           epsilon=math.inf, stream=Repeated(seed=1))  # fmt: skip
+        model = _fitted(private, Loud(), logger=log)
+        assert (model.trainer.optimizers[0].captured == "captured") == replays
+    lines = [[line for line in log.lines if "private/out" in line] for log in logs]
+    assert len(lines[0]) > 3 and {"private/loss", "private/size", "private/seven"} < lines[0][-1].keys()
+    for own, expected in zip(*lines, strict=True):
+        assert all(line.pop("private/steps_per_second", 1.0) > 0.0 for line in (own, expected))
+        assert 0.0 < own["private/share_of_slack"] < 1e-3
+        assert own == pytest.approx(expected, rel=1e-5) and own["private/seven"] == 7.0
+    assert len({line["private/out"] for line in lines[0]}) == len(lines[0])

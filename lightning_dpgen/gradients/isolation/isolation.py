@@ -289,18 +289,30 @@ class OneGroup:
         return self._there[None]
 
 
-def private_mean(x: Tensor, slots: Slots | None = None) -> Tensor:
-    """Return the mean over records and numbers of a tensor that may be hidden: only for logs that stay private.
+def rows_of(x: Tensor) -> Tensor:
+    """Return one number a row, float32 (S,), of a tensor that may be hidden, the mean of the row's own numbers.
 
-    Args:
-        slots: the rows that are records, in a lot in slots; None for all rows.
+    It is for logs that stay private. A tensor that does not depend on a record gives a single number, ().
     """
     dimension = None
     while _functorch.is_functorch_wrapped_tensor(x):
         if _functorch.is_batchedtensor(x):
             dimension = _functorch.maybe_get_bdim(x)
         x = _functorch.get_unwrapped(x)
+    x = x.detach().float()
+    if dimension is None:
+        return x.mean()
+    rows = x.movedim(dimension, 0)
+    return rows.flatten(1).mean(dim=1) if rows.dim() > 1 else rows
+
+
+def mean_of_records(rows: Tensor, slots: Slots | None = None) -> Tensor:
+    """Return the mean over records of what `rows_of` gave.
+
+    Args:
+        slots: the rows that are records, in a lot in slots; None for all rows.
+    """
     # Made-up records alone are in no slots.
-    if slots is not None and dimension is not None and x.shape[dimension] == slots.size and len(slots.places):
-        x = x.index_select(dimension, slots.places.to(x.device))
-    return x.detach().float().mean()
+    if slots is not None and rows.dim() and len(rows) == slots.size and len(slots.places):
+        rows = rows.index_select(0, slots.places.to(rows.device))
+    return rows.mean()
