@@ -92,8 +92,12 @@ def test_parts_of_a_lot_are_the_lot(family, passes):
         assert len(list(own[0].parts())) == 4
 
 
-@pytest.mark.parametrize("micro_batch", [None, 12])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "micro_batch"),
+    # Convolutions in the slots of whole lots are a further case of those in parts.
+    [pytest.param(family, size, marks=pytest.mark.slow if size is None and "convolutions" in family else ())
+     for family in FAMILIES for size in (None, 12)],
+)  # fmt: skip
 def test_a_lot_in_slots_is_the_lot(family, micro_batch):
     kind, given, embeddings = FAMILIES[family]
     whole, bound, _ = _step(kind, given, embeddings, RULES["two passes"], micro_batch, k=1)
