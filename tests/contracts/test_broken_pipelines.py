@@ -389,17 +389,17 @@ BROKEN = {
     ),
     "norms of groups by the size of the largest": Broken(
         Groups.of,
-        {"products=_MOST_PRODUCTS)": "few=pairs[0][1].shape[1] <= 64, products=_MOST_PRODUCTS)"},
+        {"products=products)": "few=pairs[0][1].shape[1] <= 64, products=products)"},
         (the_norm_of_a_group_is_its_own,),
     ),
     "room for the products of the largest group": Broken(
         Groups.of,
-        {"products=_MOST_PRODUCTS)": "products=None)"},
+        {"products=products)": "products=None)"},
         (the_norm_of_a_group_is_its_own,),
     ),
     "one outer product for groups of one": Broken(
         Groups.of,
-        {"sums = OuterSum(pairs, factors.shape, factors.view, products=_MOST_PRODUCTS)":
+        {"sums = OuterSum(pairs, factors.shape, factors.view, products=products)":
          "sums = outer(pairs, factors.shape, factors.view)",
          'if isinstance(factors, RankOne | OuterSum):':
          "from lightning_dpgen.gradients.factors import outer\n    if isinstance(factors, RankOne | OuterSum):"},
