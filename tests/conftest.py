@@ -51,6 +51,14 @@ def pytest_collection_finish(session):
     gc.enable()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """Leave out what a file of tests has left, too: tests that collect garbage are many, and caches grow."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_terminal_summary(terminalreporter):
     """Print the seconds of each folder of tests, as the workers took them: CONTRIBUTING.md says what each may take."""
     seconds = collections.Counter()
@@ -111,7 +119,9 @@ def fits_of(monkeypatch):
 @pytest.fixture
 def short_fits(fits_of, monkeypatch):
     """Shorten fits for tests that do not ask how good they are."""
-    from lightning_dpgen.measure import labels
+    from lightning_dpgen.measure import basket_mixture, labels, moments
 
     fits_of(30)
-    monkeypatch.setattr(labels, "_MADE", 1000)
+    monkeypatch.setattr(basket_mixture, "_FITS", 1)
+    monkeypatch.setattr(labels, "_MADE", 500)
+    monkeypatch.setattr(moments, "_DRAWS", 2000)

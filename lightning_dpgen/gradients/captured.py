@@ -64,10 +64,15 @@ class CapturedGradients(PerSampleGradients):
         )  # fmt: skip
         # Those of the property, which would compute them from factors.
         vars(self)["_all_norms"] = norms
-        self._term = term
+        self._term, self._computed = term, term.computed
 
     def add_to(self, weights: Tensor) -> None:
         """Add ``sum_i weights[i] gradient_i`` to the buffer that the term was captured for."""
+        if self._term.computed != self._computed:
+            raise RuntimeError(
+                "captured gradients are those of the lot that was computed last, and another one was computed since: take "
+                "the step, or add the part, before the next compute_gradients; or pass capture=False"
+            )
         # As in `weighted_sums`, the guarantee must not rest on each caller.
         with full_precision(weights.device):
             self._term.add_weighted(self._by_row(weights), self._all_norms)
@@ -122,7 +127,9 @@ class CapturedTerm:
         # References to the network are those of the optimizer's key alone.
         self._compute = functools.partial(ENGINES[engine], network, term, Lot(self._records, (0, self._size)), self._noise)
         self._made: list[PerSampleGradients] = []
-        self._replays = 0
+        self.replays = 0
+        # The number of times that its memory was written.
+        self.computed = 0
         buffers = [(x, x.clone()) for x in network.buffers()]
         try:
             with self._on_made_up():
@@ -139,7 +146,7 @@ class CapturedTerm:
                 for x, before in buffers:
                     # A loss that is refused may have written into them.
                     x.copy_(before)
-        self._memory, self._layers = self._places_in_memory(), self._made.pop()._layers
+        self._memory = self._places_in_memory()
 
     def _capture(self, network: nn.Module) -> None:
         """Watch the loss, record it, and compare a replay."""
@@ -180,6 +187,7 @@ class CapturedTerm:
     @contextmanager
     def _on_made_up(self) -> Iterator[None]:
         """Return a context in which slots hold made-up records; sums and logged values are as they were afterwards."""
+        self.computed += 1
         sums, logged = self._flat.clone(), dict(self._logged)
         for x, empty in zip(leaves_of(self._records), self._example, strict=True):
             x.zero_() if empty is None else x.copy_(empty.expand_as(x))
@@ -190,6 +198,8 @@ class CapturedTerm:
             self._flat.copy_(sums)
             self._logged.clear()
             self._logged.update(logged)
+            if self._made:
+                self._layers = self._made.pop()._layers
 
     def _difference(self) -> str | None:
         """Return in words how a replay differs from the loss, for made-up records; None if it does not."""
@@ -261,23 +271,16 @@ class CapturedTerm:
         """Compare a replay with the loss once more where that is due: after 8 replays, and twice as many each time.
 
         Returns:
-            In words how they differ, and in which steps that was not seen; None if they do not.
+            In words how they differ; None if they do not.
         """
-        self._replays += 1
-        if self._replays < 8 or self._replays & (self._replays - 1):
+        self.replays += 1
+        if self.replays < 8 or self.replays & (self.replays - 1):
             return None
         try:
             with self._on_made_up():
                 reason = self._difference()
         except Exception as error:
             reason = f"the loss cannot be called again ({type(error).__name__}: {str(error)[:200]})"
-        if reason is not None:
-            warnings.warn(
-                f"captured steps: {reason}. A value that the loss follows from has changed where no capture sees it, so up "
-                f"to {self._replays // 2:,} steps may have trained the loss as it was; steps are not captured from here "
-                "on. Keep such a value as a buffer of the network, and write into that; or train with capture=False",
-                stacklevel=2,
-            )
         return reason
 
     def _lay_out(self, slots: Slots, lot: Lot) -> None:
@@ -291,6 +294,7 @@ class CapturedTerm:
         """Compute the gradients of a lot in slots; those of the lot before are gone then."""
         lot = lot.fetch()
         assert lot.slots is not None
+        self.computed += 1
         self._lay_out(lot.slots, lot)
         if self._noise.shape[1]:
             shape, kind = tuple(self._noise.shape), {"dtype": self._noise.dtype, "device": self._noise.device}
@@ -387,7 +391,15 @@ class Captures:
                     raise NotCaptured(f"{reason}, for the {self._again[key]}th time")
                 return None
             elif (reason := state.check()) is not None:
-                raise NotCaptured(reason)
+                self._terms[key] = reason
+                warnings.warn(
+                    f"captured steps: {reason}. A value that the loss follows from has changed where no capture sees it, "
+                    f"so up to {state.replays // 2:,} steps may have trained the loss as it was; steps are not captured "
+                    "from here on. Keep such a value as a buffer of the network, and write into that; or train with "
+                    "capture=False",
+                    stacklevel=2,
+                )
+                return None
         except NotCaptured as error:
             self._terms[key] = str(error)
             return None

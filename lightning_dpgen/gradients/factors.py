@@ -19,10 +19,10 @@ from torch import Tensor
 from lightning_dpgen.gradients import kernels
 from lightning_dpgen.gradients.products import ROUNDING, WEIGHTED, accumulation, add_weighted, inner_products, multiply
 
-# The size of a number below which its square may vanish in float32.
-VANISHING = 1.1e-19
-# The length of a row, squared, is a float32 number below it.
-LONGEST_ROW = 1.8e19
+# The size of a number below which its square may vanish in float32, and in float64.
+VANISHING, _VANISHING_DOUBLE = 1.1e-19, 1.6e-162
+# The length of a row, squared, is a float32 number below the first, and a float64 number below the second.
+LONGEST_ROW, _LONGEST_DOUBLE = 1.8e19, 1.3e154
 # Sums of up to so many numbers are made in float32, if the numbers are float32 or bfloat16.
 SHORT = 4096
 
@@ -44,7 +44,7 @@ def lengths(x: Tensor) -> Tensor:
     """
     width = x.shape[-1]
     if x.dtype not in _IN_FLOAT32:
-        return torch.linalg.vector_norm(x.double(), dim=-1)
+        return torch.linalg.vector_norm(x.double(), dim=-1).add_(math.sqrt(width) * _VANISHING_DOUBLE)
     if width > SHORT:
         # All whole parts at once: on a GPU a call for each would cost more than its numbers.
         whole = width // SHORT * SHORT
@@ -57,9 +57,9 @@ def lengths(x: Tensor) -> Tensor:
 
 
 _IN_FLOAT32 = (torch.float32, torch.bfloat16)
-# The most by which a product of lengths may be larger than the norm under a mask, and the norm that counts as the least:
-# the sum over a lot, of weights up to 1 or C / norm, stays within float32.
-_LEFT_OUT, _LEAST_NORM = 1e19, 1e-10
+# The most by which a product of lengths may be larger than the norm under a mask, the norm that counts as the least, and
+# the largest product: the sum over a lot, of weights up to 1 or C / norm, stays within float32.
+_LEFT_OUT, _LEAST_NORM, _MOST_LEFT_OUT = 1e19, 1e-10, 1e30
 # Norms of sums of outer products are computed in float32 where its slack makes the square too large by no more than this,
 # if all products of a record are as long and orthogonal; where they are not, it is less.
 _MOST_SLACK = 0.02
@@ -248,12 +248,13 @@ class MaskedRankOne(GradientFactors):
         left, right, mask = (x.double().square() for x in (self.own.left, self.own.right, self.mask))
         norms = ((left @ mask) * right).sum(dim=1).sqrt_().mul_(1.0 + 1e-12 + self.weighting)
         left, right = lengths(self.own.left).double(), lengths(self.own.right).double()
-        if self.own.left.dtype in _IN_FLOAT32:
-            # Weighted numbers may vanish.
-            o, n = (VANISHING * math.sqrt(width) for width in self.own.shape)
-            norms += o * right + n * left
+        # Weighted numbers may vanish.
+        each = VANISHING if self.own.left.dtype in _IN_FLOAT32 else _VANISHING_DOUBLE
+        o, n = (each * math.sqrt(width) for width in self.own.shape)
+        norms += o * right + n * left
         # Numbers that the mask leaves out are added up before that, and have to be finite then.
-        return norms.masked_fill_(~(left * right < _LEFT_OUT * norms.clamp(min=_LEAST_NORM)), math.inf)
+        most = (_LEFT_OUT * norms.clamp(min=_LEAST_NORM)).clamp_(max=_MOST_LEFT_OUT)
+        return norms.masked_fill_(~(left * right < most), math.inf)
 
     @property
     def weighting(self) -> float:
@@ -327,8 +328,12 @@ class OuterSum(GradientFactors):
         squares = _at_least_zero(total + slack * longest**2 + more * vanished**2)
         # The products of a record are added up once more, in the released sum.
         products = self.products or sum(right.shape[1] for _, right in pairs)
-        rounding = weighting(self.pairs) + summing(products, self.pairs[0][1])
+        rounding = weighting(self.pairs) + summing(products, self.pairs[0][1], narrow=min(self.shape) == 1)
         norms = squares.sqrt_().add_(longest, alpha=rounding)
+        if not rounded:
+            both = sum(torch.cat([_row_lengths(left), lengths(right)], dim=1).sum(dim=1) for left, right in pairs)
+            norms.add_(both, alpha=math.sqrt(max(self.shape)) * _VANISHING_DOUBLE)
+            return norms.masked_fill_(~(both < _LONGEST_DOUBLE), math.inf)
         for left, right in pairs:
             if rounded and not left.is_floating_point():
                 # The rows of a word are added up one after the other; each is counted at each of its places.
@@ -336,7 +341,7 @@ class OuterSum(GradientFactors):
                 alike = torch.searchsorted(words, left, right=True) - torch.searchsorted(words, left)
                 norms += ROUNDING * (alike * torch.linalg.vector_norm(right.double(), dim=2)).sum(dim=1)
         # Beside longer rows, what vanishes where it is weighted would count.
-        return norms.masked_fill_(~(vanished < LONGEST_ROW), math.inf) if rounded else norms
+        return norms.masked_fill_(~(vanished < LONGEST_ROW), math.inf)
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         matrix = out.view(self.shape)
@@ -444,11 +449,10 @@ class CentredRankOne(GradientFactors):
         slack = (sum(self.own.shape) + len(self.left) + 2) * torch.finfo(self.left.dtype).eps
         total = own_norms.square().sub_(cross, alpha=2.0).add_(lengths(self.shared).double().square_().sum())
         total.add_((own_norms + longest).square_(), alpha=slack)
-        if self.left.dtype == torch.float32:
-            o, n = (width * VANISHING**2 for width in self.own.shape)
-            left_lengths, right_lengths = (x[:count] + x[count:].sum() for x in (left, right))
-            total.add_(right_lengths.square_(), alpha=o).add_(left_lengths.square_(), alpha=n)
-        return _at_least_zero(total).sqrt_()
+        each = VANISHING if self.left.dtype == torch.float32 else _VANISHING_DOUBLE
+        o, n = (math.sqrt(width) * each for width in self.own.shape)
+        left_lengths, right_lengths = (x[:count] + x[count:].sum() for x in (left, right))
+        return _at_least_zero(total).sqrt_().add_(right_lengths, alpha=o).add_(left_lengths, alpha=n)
 
     def weighted_sum(self, weights: Tensor, silenced: Tensor | None, out: Tensor, *, add: bool) -> None:
         self.own.weighted_sum(weights, silenced, out, add=add)
@@ -514,9 +518,20 @@ def _gram_norms(left: Tensor, right: Tensor, more: float, grams: GramCache | Non
     return squares, (a * b).sum(dim=1), (a + b).sum(dim=1)
 
 
-def summing(products: int, like: Tensor) -> float:
-    """Return the part of the lengths of so many outer products, of such numbers, by which their sum may err."""
-    return SUMMED * accumulation(products, like.device) if like.dtype in _IN_FLOAT32 else 0.0
+def summing(products: int, like: Tensor, *, narrow: bool) -> float:
+    """Return the part of the lengths of so many outer products, of such numbers, by which their sum may err.
+
+    Args:
+        narrow: whether the products are vectors, or single numbers, which libraries add one after the other.
+    """
+    if like.dtype not in _IN_FLOAT32:
+        return 0.0
+    return products * ROUNDING if narrow else SUMMED * accumulation(products, like.device)
+
+
+def _row_lengths(x: Tensor) -> Tensor:
+    """Return the lengths (R, r) of the rows of a factor, those of one-hot ones 1."""
+    return lengths(x) if x.is_floating_point() else torch.ones_like(x, dtype=torch.float64)
 
 
 def _at_least_zero(squares: Tensor) -> Tensor:

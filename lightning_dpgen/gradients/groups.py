@@ -27,13 +27,8 @@ from lightning_dpgen.gradients.factors import (
 
 # Gradients of groups of so many records cost as much multiplied out as by the inner products of their factors.
 _MULTIPLIED = 16
-# The most outer products of a group for which rounding has room; the true number is private.
-_MOST_PRODUCTS = 2**15
-
-
-def _rounding(like: Tensor) -> float:
-    """Return the part of their lengths by which products err that are added up for a norm, and in the released sum."""
-    return 2.0 * summing(_MOST_PRODUCTS, like)
+# The most records of a group for which rounding has room, where no smaller number is public.
+_MOST_RECORDS = 2**15
 
 
 @dataclass(frozen=True)
@@ -46,6 +41,7 @@ class Groups:
         places: the number of records that a group has room for, a constant; further ones are in no group. None for as many
             as the largest group has, which is private: for code of this package alone.
         of_unit: True if all records of a person are in one group, so that a person changes one.
+        most: the number of records that a group has at most, a constant, for the rounding of their sum.
 
     Example:
         >>> groups = Groups(torch.tensor([1, 0, 1]), count=3)
@@ -61,6 +57,7 @@ class Groups:
     count: int
     places: int | None = None
     of_unit: bool = False
+    most: int = _MOST_RECORDS
 
     def __post_init__(self) -> None:
         if self.places is not None:
@@ -69,6 +66,10 @@ class Groups:
                 index = self.index.index_fill(0, order[place >= self.places], self.count)
                 object.__setattr__(self, "index", index)
                 self.__dict__.pop("_slots")
+
+    @property
+    def _most_records(self) -> int:
+        return self.most if self.places is None else min(self.most, self.places)
 
     @cached_property
     def _slots(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -131,31 +132,36 @@ class Groups:
                 for left, right in factors.pairs
             ]
             pairs = [(left.flatten(1, 2), right.flatten(1, 2)) for left, right in pairs]
+            products = self._most_records * sum(right.shape[1] for _, right in factors.pairs)
+            narrow = min(factors.shape) == 1
             # The number of products of a group is private, so only kinds and shapes may decide how its norm is computed.
-            sums = OuterSum(pairs, factors.shape, factors.view, products=_MOST_PRODUCTS)
+            sums = OuterSum(pairs, factors.shape, factors.view, products=products)
             several = isinstance(factors, OuterSum) or math.prod(factors.shape) <= _MULTIPLIED * sum(factors.shape)
             if not several or any(not left.is_floating_point() for left, _ in pairs):
                 return sums
             longest = sum((lengths(a) * lengths(b)).sum(dim=1) for a, b in pairs)
-            return GroupSums(sums.materialise(), longest, weighting(pairs) + _rounding(pairs[0][1]))
+            # In float64, so that the sum behind the norm drops nothing.
+            exact = OuterSum([(a.double(), b.double()) for a, b in pairs], factors.shape, factors.view).materialise()
+            rounding = weighting(pairs) + summing(products, pairs[0][1], narrow=narrow)
+            return GroupSums(exact, longest, rounding)
         if isinstance(factors, Permuted):
             return Permuted(self.of(factors.inner), factors.shape, factors.order)
         if isinstance(factors, OneComponent):
             if len(factors.offsets) == 2:
                 return AllComponents([self.of(factors.single)])
             cuts = zip(factors.offsets[:-1], factors.offsets[1:], strict=True)
-            parts = [
-                Groups(self.index[start:end], self.count).of(factors.single.mapped(lambda x, s=start, e=end: x[s:e]))
-                for start, end in cuts
-            ]
+            parts = []
+            for start, end in cuts:
+                own = Groups(self.index[start:end], self.count, most=self._most_records)
+                parts.append(own.of(factors.single.mapped(lambda x, s=start, e=end: x[s:e])))
             return AllComponents(parts)
         order, group, *_ = self._slots
         dense = factors.materialise()
         dense, own = dense[order], factors.norms()[order]
         longest = own.new_zeros(self.count).index_add_(0, group, own)
-        sums = dense.new_zeros(self.count, *dense.shape[1:]).index_add_(0, group, dense)
+        sums = dense.new_zeros(self.count, *dense.shape[1:], dtype=torch.float64).index_add_(0, group, dense.double())
         of_weights = factors.weighting if isinstance(factors, MaskedRankOne) else 0.0
-        return GroupSums(sums, longest, of_weights + _rounding(dense))
+        return GroupSums(sums, longest, of_weights + summing(self._most_records, dense, narrow=True))
 
     def shared(self, weights: Tensor) -> Tensor:
         """Give each record (B,) the weight (m,) of its group; 0 where it is in none."""

@@ -140,7 +140,7 @@ class PerSampleGradients:
             # Rows without a record are of no person.
             rows = index.new_full((len(self._all_norms),), count)
             index = rows.index_copy_(0, self._places, index)
-        persons = Groups(index, count)
+        persons = Groups(index, count, most=max_rows)
         return PerSampleGradients(
             self._factors, self._layers, persons.count, self.draw, partition=persons, of_unit=True, losses=self._losses
         )

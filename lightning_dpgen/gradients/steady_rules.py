@@ -178,6 +178,10 @@ def check_code(code: CodeType) -> tuple[str, set[str]]:
             raise UnsteadyCode(f"{where} has {op} {x.argrepr}, which may leave something behind: {instead}")
         if op in _ATTRIBUTES and (name in _LEADING_OUT or (name.startswith("__") and name not in _DUNDERS)):
             raise UnsteadyCode(f"{where} reads .{name}, which {_ANOTHER}: leave it out")
+        # A small number is one object, wherever it comes from.
+        plain = last.opname == "LOAD_CONST" and (last.argval is None or last.argval is ... or type(last.argval) is bool)
+        if op == "IS_OP" and not plain and not (last.opname == "LOAD_GLOBAL" and last_name(last) in _BUILTINS):
+            raise UnsteadyCode(f"{where} compares by is, which may tell the number of a step: write ==, or is None")
         into = op in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE") or (op == "BINARY_OP" and x.argrepr.endswith("="))
         if into or (op in _ATTRIBUTES and name in _MUTATORS):
             writes = writes or where

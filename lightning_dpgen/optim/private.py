@@ -415,7 +415,8 @@ class PrivateOptimizer(DPOptimizer):
         """Compute the gradients of a term for `set_gradients`; see `term_gradients`.
 
         Lots of the same number of slots are captured from the second one on, where the Python of the loss does the same in
-        each step (`gradients/captured.py`): `captured` says so, or why not.
+        each step (`gradients/captured.py`): `captured` says so, or why not. Captured gradients hold until the next ones are
+        computed: take the step, or add a part, before.
 
         Args:
             logged: a dict into which the loss writes values by name, the same names each time; a captured step does it in

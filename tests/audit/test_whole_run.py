@@ -112,7 +112,7 @@ def attack(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in KINDS])
 def test_what_is_shipped_is_tight_and_not_refuted(attack, kind):
-    found = attack(*KINDS[kind], trials=60 if kind in QUICK else 200)
+    found = attack(*KINDS[kind], trials=30 if kind in QUICK else 200)
     assert not found.refuted, found
     # Neighbours attain the sensitivity in nearly all accesses at once.
     assert TIGHT.get(kind, 0.97) * found.whole.claim < found.whole.attained <= found.whole.claim * (1 + 1e-9)

@@ -7,11 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 from markupsafe import Markup
+from metrics.records import few_trees
 
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.models import outputs
 from lightning_dpgen.plugins import previews
 from lightning_dpgen.privacy import durable
+from lightning_dpgen.privacy.accounting import accountant, reference
 from lightning_dpgen.release.pages import private_plots
 from lightning_dpgen.release.rows import pictures
 from lightning_dpgen.runs import measure as measured_run
@@ -56,8 +58,14 @@ def fair_fits(request):
 
 @pytest.fixture(scope="package", autouse=True)
 def _cheap_parts():
-    """Hold average records over few codes, and draw small sheets and no private plots: tests here look at none of them."""
-    with pytest.MonkeyPatch.context() as patch:
+    """Hold average records over few codes, and draw small sheets, no private plots and few trees: no test looks at them."""
+    shifts = reference._dominating_shift
+    with pytest.MonkeyPatch.context() as patch, few_trees():
+        # Accounts are those of the coarsest interval: upper bounds, too.
+        for module in (accountant, reference):
+            patch.setattr(module, "intervals_for", lambda *_: accountant.INTERVALS[:1])
+        # Shifts at other intervals are kept apart from these.
+        patch.setattr(reference, "_dominating_shift", functools.lru_cache(shifts.__wrapped__))
         patch.setattr(outputs, "_CODES", 32)
         patch.setattr(outputs, "_FEWEST", 32)
         patch.setattr(previews, "sheet", functools.partial(previews.sheet, columns=1))

@@ -59,6 +59,14 @@ def _release(folder):
     return (folder / "release" / "model.safetensors").read_bytes(), (folder / "release" / "privacy.json").read_text()
 
 
+def _undisturbed(dpgen, words, folder, made=[]):  # noqa: B006 (made once for all tests: the noise is that of a seed)
+    """Return what a run of these settings releases where nothing happens to it."""
+    if not made:
+        assert dpgen(*words, f"run_dir={folder}")[0] == 0
+        made.append(_release(folder)[0])
+    return made[0]
+
+
 def _accesses(folder):
     return [line for line in (folder / "private" / "ledger.jsonl").read_text().splitlines() if '"id"' in line]
 
@@ -304,7 +312,7 @@ def test_a_run_that_began_in_between_keeps_its_blocks(dpgen, words, tmp_path, mo
 
 @pytest.mark.parametrize("name", only(("*.npy", "*.json", "sums.pt"), "*.npy", "sums.pt"))
 def test_damaged_blocks_change_no_release(dpgen, words, tmp_path, monkeypatch, name):
-    assert dpgen(*words, f"run_dir={tmp_path / 'whole'}")[0] == 0
+    whole = _undisturbed(dpgen, words, tmp_path / "whole")
     words = [*words, f"run_dir={tmp_path / 'run'}"]
 
     def stop(_):
@@ -318,7 +326,7 @@ def test_damaged_blocks_change_no_release(dpgen, words, tmp_path, monkeypatch, n
     content[len(content) // 2] ^= 1
     damaged.write_bytes(content)
     assert dpgen(*words)[0] == 0
-    assert _release(tmp_path / "run")[0] == _release(tmp_path / "whole")[0] and len(_accesses(tmp_path / "run")) == 1
+    assert _release(tmp_path / "run")[0] == whole and len(_accesses(tmp_path / "run")) == 1
 
 
 @pytest.mark.parametrize("gib", only({"blocks": 0, "memory": 1}, "blocks"))
@@ -374,7 +382,7 @@ def test_encoded_records_do_not_outlive_a_run_that_has_ended(dpgen, words, tmp_p
 
 
 def test_a_run_that_has_measured_reads_no_record_again(dpgen, words, tmp_path, monkeypatch):
-    assert dpgen(*words, f"run_dir={tmp_path / 'whole'}")[0] == 0
+    whole = _undisturbed(dpgen, words, tmp_path / "whole")
     words = [*words, f"run_dir={tmp_path / 'run'}"]
 
     def killed(*_, **__):
@@ -386,7 +394,7 @@ def test_a_run_that_has_measured_reads_no_record_again(dpgen, words, tmp_path, m
     next((tmp_path / "run" / "private" / "blocks").glob("*.npy")).unlink()
     monkeypatch.setattr(EncodedBlockStore, "fill", None)
     assert dpgen(*words)[0] == 0
-    assert _release(tmp_path / "run")[0] == _release(tmp_path / "whole")[0] and len(_accesses(tmp_path / "run")) == 1
+    assert _release(tmp_path / "run")[0] == whole and len(_accesses(tmp_path / "run")) == 1
     assert not (tmp_path / "run" / "private" / "blocks").exists()
 
 
@@ -449,14 +457,14 @@ main(sys.argv[3:])
 @pytest.mark.slow
 @pytest.mark.parametrize(("where", "after"), [("encoding", 7), ("measuring", 3)])
 def test_a_kill_changes_no_sum_and_draws_no_noise_twice(dpgen, words, tmp_path, where, after):
-    assert dpgen(*words, f"run_dir={tmp_path / 'whole'}")[0] == 0
+    whole = _undisturbed(dpgen, words, tmp_path / "whole")
     words = [*words, f"run_dir={tmp_path / 'run'}"]
     killed = subprocess.run([sys.executable, "-c", KILLED, where, str(after), *words], capture_output=True, timeout=300)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-500:]
     assert list((tmp_path / "run" / "private" / "blocks").glob("*.npy"))
     # Noise is that of a seed, so equal releases have equal sums behind them.
     assert dpgen(*words)[0] == 0
-    assert _release(tmp_path / "run")[0] == _release(tmp_path / "whole")[0]
+    assert _release(tmp_path / "run")[0] == whole
     assert len(_accesses(tmp_path / "run")) == 1
 
 

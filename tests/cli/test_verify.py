@@ -10,6 +10,7 @@ import pytest
 from contracts.sealed import rewrite
 
 from lightning_dpgen.common import pace
+from lightning_dpgen.privacy.accounting.accountant import INTERVALS
 from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon, round_up
 from lightning_dpgen.privacy.accounting.pld import Unaccountable
 from lightning_dpgen.privacy.noise.stream import SECURE, STANDARD
@@ -69,6 +70,14 @@ def _leaf(change):
     return apply
 
 
+def _both(first, second):
+    return lambda c: (first(c), second(c))
+
+
+def _finer(c):
+    c["accountant"]["value_discretization_interval"] = INTERVALS[1]
+
+
 GAUSSIAN = {"type": "GaussianDpEvent", "noise_multiplier": 5.0}
 
 
@@ -101,7 +110,7 @@ SEALED = {
     "stage too small": (lambda c: c["stages"][0].update(epsilon=0.1), "stage"),
     "delta 1/n": (lambda c: c.update(delta=0.001), "1/n"),
     "less noise": (_leaf(0.5), "costs"),
-    "tiny noise": (_leaf(1e-9), "too fine for an event"),
+    "tiny noise": (_both(_finer, _leaf(1e-9)), "too fine for an event"),
     "no noise to speak of": (_leaf(1e-300), "accounted for"),
     "a stage left out": (lambda c: c["stages"].pop(), "composition of the stages"),
     "another relation": (lambda c: c.update(relation="replace_one"), "relation"),

@@ -389,13 +389,18 @@ BROKEN = {
     ),
     "norms of groups by the size of the largest": Broken(
         Groups.of,
-        {"sums = OuterSum(pairs, factors.shape, factors.view)":
-         "sums = OuterSum(pairs, factors.shape, factors.view, few=pairs[0][1].shape[1] <= 64)"},
+        {"products=products)": "few=pairs[0][1].shape[1] <= 64, products=products)"},
+        (the_norm_of_a_group_is_its_own,),
+    ),
+    "room for the products of the largest group": Broken(
+        Groups.of,
+        {"products=products)": "products=None)"},
         (the_norm_of_a_group_is_its_own,),
     ),
     "one outer product for groups of one": Broken(
         Groups.of,
-        {"sums = OuterSum(pairs, factors.shape, factors.view)": "sums = outer(pairs, factors.shape, factors.view)",
+        {"sums = OuterSum(pairs, factors.shape, factors.view, products=products)":
+         "sums = outer(pairs, factors.shape, factors.view)",
          'if isinstance(factors, RankOne | OuterSum):':
          "from lightning_dpgen.gradients.factors import outer\n    if isinstance(factors, RankOne | OuterSum):"},
         (the_norm_of_a_group_is_its_own,),
@@ -628,9 +633,9 @@ BROKEN = {
     ),
     "mean embedding handed on without its noise": Broken(
         EmbeddingGradients.given,
-        {"total = gaussian(access, self.noise, (kept * factors[:, None]).sum(dim=0), sensitivity=1.0 + 1e-12)":
+        {"total = gaussian(access, self.noise, (kept * factors[:, None]).sum(dim=0), sensitivity=sensitivity)":
          "total = (kept * factors[:, None]).sum(dim=0); "
-         "gaussian(access, self.noise, total.clone(), sensitivity=1.0 + 1e-12)"},
+         "gaussian(access, self.noise, total.clone(), sensitivity=sensitivity)"},
         (embedding_adds_up, given_the_answers_a_mean_embedding_is_the_same_for_any_lot),
     ),
     "reserve of normals that overlaps by one": Broken(

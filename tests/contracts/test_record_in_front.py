@@ -1,6 +1,7 @@
 """A record put in front leaves every other record's contribution as it was, its own randomness held fixed."""
 
 import dataclasses
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -88,7 +89,7 @@ MAPS = {
 }
 
 
-@pytest.fixture(params=["highest", "medium"])
+@pytest.fixture
 def precision(request):
     """Set the precision of products in float32; on some processors "medium" means 8 bits."""
     before = torch.get_float32_matmul_precision()
@@ -97,8 +98,18 @@ def precision(request):
     torch.set_float32_matmul_precision(before)
 
 
+STORES = [_dense, _sparse, _ones, _greys]
+
+
 @pytest.mark.usefixtures("precision")
-@pytest.mark.parametrize("kept_as", [_dense, _sparse, _ones, _greys])
+@pytest.mark.parametrize(
+    ("precision", "kept_as"),
+    [
+        *itertools.product(["highest"], STORES), ("medium", _dense),
+        *(pytest.param("medium", kept_as, marks=pytest.mark.slow) for kept_as in STORES[1:]),
+    ],
+    indirect=["precision"],
+)  # fmt: skip
 @pytest.mark.parametrize("name", MAPS)
 def test_what_the_split_computes_of_a_record_is_its_own(name, kept_as):
     """Bit for bit, for any number of records and any place among them: features, places in directions, clusters, sums.

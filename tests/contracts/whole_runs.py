@@ -25,7 +25,10 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables import schema as table_schema
-from lightning_dpgen.measure import basket_mixture, classifier, copulas, crossings, tables
+from lightning_dpgen.measure import basket_mixture, cells, classifier, copulas, crossings, labels, moments, tables
+from lightning_dpgen.models import outputs
+from lightning_dpgen.plugins import previews
+from lightning_dpgen.release.rows import pictures
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import SilentReporter
 from lightning_dpgen.runs.run import train
@@ -67,6 +70,12 @@ NETWORK = [
     "split.features=8",
 ]  # fmt: skip
 
+# Fits make up so many records and codes: a few are enough here.
+_MADE_UP = (
+    (classifier, "_MADE", 100), (labels, "_MADE", 200), (moments, "_DRAWS", 400), (cells, "_SAMPLES", 1000),
+    (outputs, "_CODES", 32), (outputs, "_FEWEST", 32),
+)  # fmt: skip
+
 Release = dict[str, bytes]
 handed: Any = None
 
@@ -97,7 +106,10 @@ class Run:
             # The quality of a fit does not matter here.
             for module, name in ((tables, "fit_forest"), (basket_mixture, "fit_baskets")):
                 patch.setattr(module, name, functools.partial(getattr(module, name), steps=3))
-            patch.setattr(classifier, "_MADE", 100)
+            for module, name, count in _MADE_UP:
+                patch.setattr(module, name, count)
+            for module in (previews, pictures):
+                patch.setattr(module, "sheet", functools.partial(module.sheet, columns=1))
             patch.setattr(logging.getLogger("lightning_dpgen"), "disabled", True)
             self.release(data, Path(folder) / "run")
             return {file.name: file.read_bytes() for file in (Path(folder) / "run" / "release").iterdir()}

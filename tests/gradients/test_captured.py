@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import warnings
 import weakref
 
 import pytest
@@ -14,6 +15,7 @@ from lightning_dpgen.clipping import PerPerson, Quantile
 from lightning_dpgen.gradients import captured
 from lightning_dpgen.gradients.captured import CapturedGradients, CapturedTerm, NotCaptured
 from lightning_dpgen.gradients.engines import term_gradients
+from lightning_dpgen.gradients.micro_batches import MicroBatches
 from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.replay import record
 from lightning_dpgen.gradients.terms import PerRecord
@@ -243,9 +245,41 @@ def test_a_comparison_on_the_way_changes_nothing(account_of):
     assert [type(_step(optimizer, network, term, account)) is CapturedGradients for _ in range(20)] == [False] + [True] * 19
     lot, replayed = _lot(torch.rand(4, 3), [0, 3, 1, 2]), next(iter(optimizer._captures._terms.values()))
     replayed._flat.fill_(3.0)
-    replayed._replays = 31
+    replayed.replays = 31
     assert replayed.check() is None and (replayed._flat == 3.0).all()
     del lot
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["parts", "another lot between"])
+def test_gradients_of_a_lot_before_are_refused(held, account_of):
+    """They would be those of the lot that was computed last, at weights of another one."""
+    network, term = _network()
+    optimizer, account = _optimizer(account_of, network, count=4)
+    for _ in range(2):
+        _step(optimizer, network, term, account)
+    lot = PoissonLots(torch.rand(10, 3), account).draw()
+    one, other = (optimizer.compute_gradients(network, term, *lot.in_slots(12, account.stream)) for _ in range(2))
+    assert type(one) is type(other) is CapturedGradients
+    optimizer.set_gradients(MicroBatches(lambda: [one, other], one.draw) if held else one)
+    with pytest.raises(RuntimeError, match="another one was computed since"):
+        optimizer.step()
+    assert (optimizer._buffer.flat == 0).all()
+
+
+def test_a_difference_ends_captures_though_warnings_are_errors(account_of, monkeypatch):
+    network, term = _network()
+    optimizer, account = _optimizer(account_of, network, count=12)
+    for _ in range(4):
+        _step(optimizer, network, term, account)
+    (replayed,) = optimizer._captures._terms.values()
+    assert not replayed._made, "made-up gradients are let go"
+    replayed.replays = 7
+    monkeypatch.setattr(CapturedTerm, "_difference", lambda self: "it differs")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="it differs"):
+            _step(optimizer, network, term, account)
+    assert type(_step(optimizer, network, term, account)) is not CapturedGradients
 
 
 def test_steps_in_slots_need_not_be_captured(account_of):

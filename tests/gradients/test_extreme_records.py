@@ -13,7 +13,7 @@ from lightning_dpgen.gradients.captured import CapturedTerm
 from lightning_dpgen.gradients.clipping import Fixed, PerPerson, cap_factors
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
-from lightning_dpgen.gradients.factors import CentredRankOne, OuterSum, RankOne, _at_least_zero, masked, outer
+from lightning_dpgen.gradients.factors import CentredRankOne, Dense, OuterSum, RankOne, _at_least_zero, masked, outer
 from lightning_dpgen.gradients.groups import Groups
 from lightning_dpgen.gradients.per_sample_gradients import materialised
 from lightning_dpgen.gradients.privatize import GradientBuffer, add_clipped
@@ -232,3 +232,48 @@ def test_a_mean_embedding_has_room_for_its_rounding(monkeypatch):
     then = materialised({weight: torch.zeros(1, 1)}, draw)
     EmbeddingGradients(rows, lambda mean: then, [weight], draw).given(None, 1.0)
     assert told["length"] <= told["sensitivity"] and told["sensitivity"] > 1.0 + 1e-10
+
+
+@pytest.mark.parametrize("count", [256, 4096])
+@pytest.mark.parametrize("shape", [(1, 1), (8, 1), (1, 100), (8, 8)], ids=str)
+@pytest.mark.parametrize("kind", ["outer", "dense", "masked"])
+def test_a_person_of_many_records_adds_no_more_than_the_bound(count, shape, kind):
+    """A record of size 1, and others that a sum one after the other drops, or rounds up."""
+    for other in (2.0**-24 * (1 - 2.0**-10), 2.0**-24 * (1 + 2.0**-10)):
+        left, right = torch.full((count, shape[0]), other), torch.ones(count, shape[1])
+        left[0] = 1.0
+        if kind == "outer":
+            factors = RankOne(left, right, shape)
+        elif kind == "masked":
+            factors = masked(RankOne(left, right, shape), torch.ones(shape))
+        else:
+            factors = Dense(left[:, :, None] * right[:, None])
+        groups = Groups(torch.zeros(count, dtype=torch.int64), 1, most=count)
+        source = groups.of(factors)
+        for bound in (1e-3, 0.5 * float(source.norms()[0])):
+            weights = cap_factors(Fixed(bound), source.norms().double(), bound).float()
+            out = torch.empty(shape)
+            factors.weighted_sum(groups.shared(weights), None, out, add=False)
+            assert float(out.double().norm()) <= bound
+
+
+def test_squares_that_vanish_in_float64_leave_no_norm_of_zero():
+    tiny, huge = (
+        torch.full((1, 1, 1000), 1.4e-162, dtype=torch.float64),
+        torch.full((1, 1, 1000), 4e152, dtype=torch.float64),
+    )
+    exact = math.sqrt(1000) * 1.4e-162 * math.sqrt(1000) * 4e152
+    one, several = RankOne(tiny[:, 0], huge[:, 0], (1000, 1000)), OuterSum([(tiny, huge)], (1000, 1000), (1000, 1000))
+    ones = masked(one, torch.ones(1000, 1000))
+    centred = CentredRankOne(one, torch.zeros(1, 1000, dtype=torch.float64), torch.zeros(1, 1000, dtype=torch.float64))
+    for factors in (one, several, ones, centred):
+        assert float(factors.norms()[0]) >= exact
+
+
+def test_a_mask_beside_a_huge_bound_is_finite_for_all():
+    left, right = torch.tensor([[1e18, 1e8]]).repeat(1000, 1), torch.tensor([[1e18, 2e9]]).repeat(1000, 1)
+    factors = masked(RankOne(left, right, (2, 2)), torch.tensor([[0.0, 0.0], [0.0, 1.0]]))
+    weights = cap_factors(Fixed(1e17), factors.norms().double(), 1e17).float()
+    silenced, out = ~factors.norms().isfinite(), torch.empty(2, 2)
+    factors.weighted_sum(weights, silenced, out, add=False)
+    assert out.isfinite().all() and silenced.all()

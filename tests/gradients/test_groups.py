@@ -83,7 +83,7 @@ def test_equals_a_loop_over_groups(name, index):
         exact = rows.norm(dim=1)
         assert (gradients.norms() >= exact * (1.0 - 1e-7)).all()
         torch.testing.assert_close(gradients.norms(), exact, rtol=2e-3, atol=1e-7)
-        assert (gradients.norms()[~there] == 0).all()
+        assert (gradients.norms()[~there] < 1e-150).all()
 
 
 @pytest.mark.parametrize("beyond", [float("nan"), float("inf"), 1e30])

@@ -24,8 +24,9 @@ from lightning_dpgen.release.drawing.release import load_release
 
 @pytest.fixture(autouse=True)
 def _fewer_steps(monkeypatch):
-    """Half as many steps are enough for baskets that differ as much as these."""
+    """Half as many steps, of half as many fits, are enough for baskets that differ as much as these."""
     monkeypatch.setattr(basket_mixture.fit_baskets, "__defaults__", (120,))
+    monkeypatch.setattr(basket_mixture, "_FITS", 2)
 
 
 @functools.cache

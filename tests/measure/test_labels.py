@@ -32,7 +32,7 @@ SCALED = Layout(2, groups=(3, 2), label=0)
 @pytest.fixture(autouse=True)
 def quick_fits(monkeypatch):
     """Make a mixture that is good enough to begin from, with fewer made-up records."""
-    monkeypatch.setattr(tables, "fit_forest", functools.partial(tables.fit_forest, steps=100))
+    monkeypatch.setattr(tables, "fit_forest", functools.partial(tables.fit_forest, steps=60))
     monkeypatch.setattr(labels, "_MADE", 2000)
 
 

@@ -1,10 +1,15 @@
-"""Layouts and records of them, drawn by hypothesis, and what they are as tables of columns."""
+"""Layouts and records of them, drawn by hypothesis, what they are as tables of columns, and quick classifiers of them."""
+
+import contextlib
+import functools
 
 import numpy as np
+import pytest
 import scipy.sparse
 from hypothesis import strategies as st
 
 from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.metrics import classifiers
 
 
 @st.composite
@@ -41,3 +46,13 @@ def table(encoded: Encoded, layout: Layout) -> list[list[int]]:
         else:
             found.append([min(9, int(float(value) / (layout.levels or 1) * 10 + 1e-9)) for value in column])
     return found + [[int(value) for value in column] for column in encoded.codes.T]
+
+
+@contextlib.contextmanager
+def few_trees():
+    """Let the classifiers of an evaluation have few trees, for tests that do not ask how much they tell."""
+    forest, boosting = classifiers.RandomForestClassifier, classifiers.HistGradientBoostingClassifier
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classifiers, "RandomForestClassifier", lambda _, **settings: forest(10, **settings))
+        patch.setattr(classifiers, "HistGradientBoostingClassifier", functools.partial(boosting, max_iter=10))
+        yield

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from metrics.records import drawn
+from metrics.records import drawn, few_trees
 from scipy.stats import binomtest, wasserstein_distance
 
 from lightning_dpgen.data.layout import Encoded, Layout
@@ -26,6 +26,12 @@ LAYOUTS = {
     "series": Layout(units=8, groups=(2,), label=0),
 }
 WITHOUT_LABEL = {"baskets"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_trees():
+    with few_trees():
+        yield
 
 
 @functools.cache

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from metrics.records import few_trees
 from metrics.test_evaluation import section
 
 from lightning_dpgen.data.layout import Encoded, Layout
@@ -16,6 +17,12 @@ from lightning_dpgen.metrics.evaluation import evaluate_encoded
 from lightning_dpgen.metrics.marginals import TRANSPORT
 
 CURVES, NEAREST = "curves", "nearest real series"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_trees():
+    with few_trees():
+        yield
 
 
 def warped(a, b, band):

@@ -427,10 +427,12 @@ class HandingOn(Plain):
         return scale * super().training_step(batch, batch_idx)
 
 
+THREE = (3,)
 USES = {
     "adds": lambda i: 1.0 + 0.1 * i,
     "compares": lambda i: 2.0 if i == 3 else 1.0,
     "asks": lambda i: 2.0 if i else 1.0,
+    "is it": lambda i: 2.0 if i is THREE[0] else 1.0,
     "writes": lambda i: float(str(i)) + 1.0,
     "counts": lambda i: 1.0 + len(range(i)),
     "attribute": lambda i: 1.0 + i.bit_length(),

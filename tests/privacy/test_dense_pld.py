@@ -1,5 +1,6 @@
 """Losses that are made from arrays and composed with themselves equal dp-accounting's, number by number."""
 
+import functools
 import math
 
 import numpy as np
@@ -33,10 +34,11 @@ SETTINGS = [
 ]
 
 
-@pytest.fixture(params=PROFILES)
+@pytest.fixture(params=PROFILES, scope="module")
 def dots(request):
     """Return a function that makes a distribution in both ways, that of dp-accounting first."""
 
+    @functools.cache
     def of(rate, multiplier, interval):
         profile, adjacency = PROFILES[request.param]
         bounds = GaussianPrivacyLoss(multiplier, sampling_prob=rate, adjacency_type=adjacency).connect_dots_bounds()
@@ -49,15 +51,26 @@ def dots(request):
     return of
 
 
+@pytest.fixture(scope="module")
+def composed(dots):
+    """Return a function that makes a distribution in both ways and composes it with itself."""
+
+    @functools.cache
+    def of(rate, multiplier, count, interval):
+        return tuple(own.self_compose(count) for own in dots(rate, multiplier, interval))
+
+    return of
+
+
 @pytest.mark.parametrize(("rate", "multiplier", "count", "interval"), SETTINGS)
-def test_is_what_dp_accounting_makes_and_composes(dots, rate, multiplier, count, interval):
+def test_is_what_dp_accounting_makes_and_composes(dots, composed, rate, multiplier, count, interval):
     stock, ours = dots(rate, multiplier, interval)
     np.testing.assert_allclose(ours._probs, stock._probs, rtol=0, atol=1e-15)
     assert (ours._lower_loss, ours._infinity_mass) == (stock._lower_loss, stock._infinity_mass)
     # The same places are kept, but for rounding at a place itself.
     bounds = common.compute_self_convolve_bounds(stock._probs, count, 1e-15)
     assert np.abs(np.subtract(ours._bounds(count, 1e-15), bounds)).max() <= 1
-    stock, ours = stock.self_compose(count), ours.self_compose(count)
+    stock, ours = composed(rate, multiplier, count, interval)
     assert ours._infinity_mass == stock._infinity_mass
     # Both are off by rounding, which grows with the count; the accountant leaves it ten times as much room.
     rounding = 0.1 * _ROUNDING * count
@@ -70,9 +83,8 @@ def test_is_what_dp_accounting_makes_and_composes(dots, rate, multiplier, count,
 @pytest.mark.parametrize(
     "delta", [0.0, 1e-13, 1e-5, 0.3, *(pytest.param(delta, marks=pytest.mark.slow) for delta in (1e-30, 1e-9, 1e-2, 0.9))]
 )
-def test_epsilon_is_that_of_dp_accounting(dots, rate, multiplier, count, interval, delta):
-    stock, ours = dots(rate, multiplier, interval)
-    stock, ours = stock.self_compose(count), ours.self_compose(count)
+def test_epsilon_is_that_of_dp_accounting(composed, rate, multiplier, count, interval, delta):
+    stock, ours = composed(rate, multiplier, count, interval)
     for removed, added in ((ours, None), (ours, stock), (stock, ours)):
         both = pld.PrivacyLossDistribution(removed, added)
         expected = both.get_epsilon_for_delta(delta)

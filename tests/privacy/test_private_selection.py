@@ -107,9 +107,9 @@ REFERENCE = {
 
 def _p_value(numbers, law):
     """Test numbers against a law by chi-square; a tail that is expected fewer than ten times is pooled."""
-    most = next(number for number in range(1, 10**4) if len(numbers) * law.sf(number) < 10.0)
+    most = 1 + int((len(numbers) * law.sf(np.arange(1, 10**4)) < 10.0).argmax())
     found = np.bincount(np.minimum(numbers, most), minlength=most + 1)
-    expected = len(numbers) * np.array([law.pmf(i) for i in range(most)] + [law.sf(most - 1)])
+    expected = len(numbers) * np.append(law.pmf(np.arange(most)), law.sf(most - 1))
     kept = expected > 0.0
     assert not found[~kept].any()
     return stats.chisquare(found[kept], expected[kept] * found.sum() / expected[kept].sum()).pvalue

@@ -10,7 +10,7 @@ import torch
 from marks import but
 from markupsafe import Markup
 from matplotlib.figure import Figure
-from metrics.records import drawn
+from metrics.records import drawn, few_trees
 from metrics.test_evaluation import LAYOUTS, evaluated
 from metrics.test_table_evaluation import evaluated as evaluated_table
 
@@ -27,6 +27,12 @@ from lightning_dpgen.release.against_real import evaluate, write_evaluation
 from lightning_dpgen.release.drawing.release import Release
 from lightning_dpgen.release.pages import private_plots, private_report
 from lightning_dpgen.release.pages.private_report import write_private_report
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_trees():
+    with few_trees():
+        yield
 
 
 def page_of(tmp_path, found, **asked):

@@ -80,7 +80,10 @@ def _problems(certificate, model):
     return problems
 
 
-@pytest.mark.parametrize("kind", only(KINDS.keys(), *{*list(KINDS)[::3], *FEW}))
+some_kinds = pytest.mark.parametrize("kind", only(KINDS.keys(), *{*list(KINDS)[::3], *FEW}))
+
+
+@some_kinds
 def test_a_certificate_of_its_settings_is_their_plan(kind, tmp_path, monkeypatch):
     certificate, model = _certificate(kind)
     assert follows_from_settings(certificate, model)
@@ -426,7 +429,7 @@ def test_an_earlier_planner_may_have_divided_the_budget_otherwise(monkeypatch):
         assert "this software knows none beyond" in _problems(certificate, model)[0]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@some_kinds
 @pytest.mark.parametrize("model_in_words", [None, "a mixture of mine", [], ["vae"], 3, "missing"], ids=str)
 def test_a_part_of_the_settings_is_no_release_of_ones_own(kind, model_in_words):
     """Whatever a forger leaves of them: a name that only a run declares, or no words for a mixture of this package."""
