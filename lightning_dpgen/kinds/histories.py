@@ -47,5 +47,8 @@ class Histories(Kind):
             raise ValueError(f"{ending}: a person has a list of rows: expected {', '.join(_WITH_LISTS)}")
         return as_they_are(schema.arrow)
 
+    def sides(self, schema: HistorySchema) -> dict[str, Any]:
+        return {"schema": schema}
+
 
 KIND = Histories()

@@ -224,11 +224,23 @@ def detection(real: Encoded, synthetic: Encoded, layout: Layout, *, total: bool 
     if not layout.units + len(groups):
         return {"AUC": 0.5, "detected": 0.0}
     units = varying_units(sides, MOST_UNITS)
-    x = np.concatenate([ordinals(side, layout, units, groups, total=total) for side in sides])
-    y = np.repeat([1, 0], size)
-    booster = HistGradientBoostingClassifier(
-        categorical_features=categorical(layout, x.shape[1], groups), early_stopping=False, random_state=seed
-    )
+    real, synthetic = (ordinals(side, layout, units, groups, total=total) for side in sides)
+    return told_apart(real, synthetic, categorical(layout, real.shape[1], groups), seed)
+
+
+def told_apart(real: np.ndarray, synthetic: np.ndarray, categories: Sequence[bool], seed: int) -> dict[str, float]:
+    """Tell as many real as synthetic records apart by their features, as `detection` does.
+
+    Args:
+        real, synthetic: (n, features), `FOLDS` or more each; NaN where a record lacks one.
+        categories: whether each feature is a category.
+
+    Example:
+        >>> told_apart(np.ones((100, 1)), np.zeros((100, 1)), [False], seed=0)
+        {'AUC': 1.0, 'detected': 1.0}
+    """
+    x, y = np.concatenate([real, synthetic]), np.repeat([1, 0], [len(real), len(synthetic)])
+    booster = HistGradientBoostingClassifier(categorical_features=categories, early_stopping=False, random_state=seed)
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
     chances = cross_val_predict(booster, x, y, cv=folds, method="predict_proba")[:, 1]
     area = float(roc_auc_score(y, chances))
@@ -238,18 +250,18 @@ def detection(real: Encoded, synthetic: Encoded, layout: Layout, *, total: bool 
 _ENOUGH = Need(
     lambda sides: min(len(sides.real), len(sides.synthetic)) >= FOLDS, f"there are fewer than {FOLDS} records on one side"
 )
-_ASKED = {
+ASKED = {
     "section": DETECTION, "better": "lower", "needs": (_ENOUGH,), "glance": {"AUC": "AUC of telling them apart"}
 }  # fmt: skip
 
 
 @register(
-    ENCODED, place=70, **_ASKED,
+    ENCODED, place=70, **ASKED,
     says="Gradient boosting that is asked whether a record is real or synthetic, cross-validated: AUC 0.5 if it cannot "
     "tell, 1 if it always can.",
 )  # fmt: skip
 @register(
-    TABLE, place=35, **_ASKED,
+    TABLE, place=35, **ASKED,
     says="Gradient boosting that is asked whether a record is real or synthetic, by its values, cross-validated on as "
     "many of each: AUC 0.5 if it cannot tell, 1 if it always can.",
 )  # fmt: skip
