@@ -1,4 +1,4 @@
-"""Distances of histories: rows and their times, steps from row to row, what persons ever have, and persons told apart."""
+"""Distances of histories: rows and their times, steps from row to row, and what persons ever have."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from scipy.stats import ks_2samp
 
 from lightning_dpgen.data.histories.schema import HistorySchema
 from lightning_dpgen.data.layout import Encoded, Layout
-from lightning_dpgen.metrics.classifiers import ASKED, DETECTED, FOLDS, TOLD_APART, told_apart
-from lightning_dpgen.metrics.columns import MOST_CATEGORIES, subsample
 from lightning_dpgen.metrics.marginals import compare_columns
 from lightning_dpgen.metrics.measure import COLUMNS, Listing, Need, Plot, Result, average_and_worst, register
 from lightning_dpgen.metrics.sides import EncodedSides
@@ -53,7 +51,7 @@ class Histories:
     def numbers(self, column: int) -> np.ndarray:
         """Return the places (R,) of choices in their order, NaN of those that have none, such as missing values."""
         codes = self.rows[:, column]
-        return np.where(codes < _ordered(self.schema.rows.layout)[column], codes, np.nan)
+        return np.where(codes < ordered_choices(self.schema.rows.layout)[column], codes, np.nan)
 
     def ever(self, column: int) -> np.ndarray:
         """Return the shares of persons who ever have each choice of a column."""
@@ -63,15 +61,15 @@ class Histories:
 
     def means(self, column: int) -> np.ndarray:
         """Return each person's mean of a column in an order (N,), NaN of persons without a value."""
-        return _moments(self.numbers(column), self.person, len(self.counts))[0]
+        return moments(self.numbers(column), self.person, len(self.counts))[0]
 
 
-def _ordered(layout: Layout) -> tuple[int, ...]:
+def ordered_choices(layout: Layout) -> tuple[int, ...]:
     """Return how many of the first choices of each group are in an order."""
     return layout.ordered or (0,) * len(layout.groups)
 
 
-def _moments(numbers: np.ndarray, person: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+def moments(numbers: np.ndarray, person: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Return means and standard deviations (n,) of the numbers of each person, NaN being none."""
     there = ~np.isnan(numbers)
     person, numbers = person[there], numbers[there]
@@ -125,7 +123,7 @@ def well_formed(histories: Histories) -> np.ndarray:
     return good
 
 
-_A_SCHEMA = Need(lambda sides: sides.schema is not None, "the schema of the histories was not given")
+A_SCHEMA = Need(lambda sides: sides.schema is not None, "the schema of the histories was not given")
 _AN_ORDER = Need(lambda sides: sides.schema is None or sides.schema.order is not None)
 _STEPS = Need(lambda sides: sides.schema is None or sides.schema.max_rows > 1)
 _PERSONS = Need(lambda sides: sides.schema is None or sides.schema.persons is not None)
@@ -148,7 +146,7 @@ def _mean(distances: Sequence[float]) -> float:
 
 
 @register(
-    "histories", section="integrity", place=5, better="higher", needs=(_A_SCHEMA,),
+    "histories", section="integrity", place=5, better="higher", needs=(A_SCHEMA,),
     says="Share of persons whose codes are those of a history: rows in a line, as many as their number says, each with a "
     "time and all columns.",
 )  # fmt: skip
@@ -158,7 +156,7 @@ def _check_forms(sides: EncodedSides) -> Result:
 
 
 @register(
-    "histories", section="rows", place=10, better="lower", needs=(_A_SCHEMA,),
+    "histories", section="rows", place=10, better="lower", needs=(A_SCHEMA,),
     says="Total variation distance of the number of rows of a person, of the bins of first times and of distances from row "
     "to row, and of the columns of first rows and of all rows: 0 equal, 1 disjoint.",
     glance={"number of rows": "distance of the number of rows of a person"},
@@ -172,7 +170,7 @@ def _compare_rows(sides: EncodedSides) -> Result:
         scores = {"number of rows": variation(other.counts, real.counts)}
         if order:
             scores["first time"] = variation(*(side.starts[side.counts > 0] for side in (other, real)))
-            scores["distance of two rows"] = variation(*(side.gaps[side.place > 0] for side in (other, real)))
+            scores["distance from row to row"] = variation(*(side.gaps[side.place > 0] for side in (other, real)))
             first = [variation(*(side.rows[side.place == 0, i] for side in (other, real))) for i in columns]
             scores["column of first rows, mean"] = _mean(first)
         scores["column of a row, mean"] = _mean([variation(other.rows[:, i], real.rows[:, i]) for i in columns])
@@ -202,14 +200,14 @@ def _joint(one: np.ndarray, other: np.ndarray, choices: int) -> np.ndarray:
 
 
 @register(
-    "histories", section="steps from row to row", place=15, better="lower", needs=(_A_SCHEMA, _AN_ORDER, _STEPS),
+    "histories", section="steps from row to row", place=15, better="lower", needs=(A_SCHEMA, _AN_ORDER, _STEPS),
     says="Total variation distance of a column before and after, together, over all steps; and how far the rank "
     "correlation of a column in an order with itself, one and two rows later, is from the real one.",
     glance={"column before and after, mean": "distance of steps from row to row"},
 )  # fmt: skip
 def _compare_steps(sides: EncodedSides) -> Result:
     real, others = _histories(sides)
-    in_order = [i for i, ordered in enumerate(_ordered(sides.schema.rows.layout)) if ordered]
+    in_order = [i for i, ordered in enumerate(ordered_choices(sides.schema.rows.layout)) if ordered]
     results = []
     for other in others:
         moved = []
@@ -231,7 +229,7 @@ def _lagged(histories: Histories, column: int, lag: int) -> float:
 
 
 @register(
-    "histories", section="whole histories", place=20, better="lower", needs=(_A_SCHEMA,),
+    "histories", section="whole histories", place=20, better="lower", needs=(A_SCHEMA,),
     says=f"Differences of the shares of persons who ever have a choice, over all choices of columns with up to {FEW}; and "
     "the Kolmogorov-Smirnov distance of persons' means of a column in an order, by its bins.",
     glance={"ever has a choice, mean difference": "difference of the shares of persons who ever have a choice"},
@@ -239,7 +237,7 @@ def _lagged(histories: Histories, column: int, lag: int) -> float:
 def _compare_whole(sides: EncodedSides) -> Result | str:
     real, others = _histories(sides)
     few = [i for i, (_, choices) in enumerate(real.columns) if choices <= FEW]
-    in_order = [i for i, ordered in enumerate(_ordered(sides.schema.rows.layout)) if ordered]
+    in_order = [i for i, ordered in enumerate(ordered_choices(sides.schema.rows.layout)) if ordered]
     if not few and not in_order:
         return f"no column of a row has up to {FEW} choices, or an order"
     results, listings = [], []
@@ -268,7 +266,7 @@ def _list_ever(schema: HistorySchema, columns: list[int], made: np.ndarray, true
 
 
 @register(
-    "histories", section=COLUMNS, place=25, better="lower", needs=(_A_SCHEMA, _PERSONS),
+    "histories", section=COLUMNS, place=25, better="lower", needs=(A_SCHEMA, _PERSONS),
     says="Total variation distance of the attributes of persons, and of pairs of them: 0 equal, 1 disjoint.",
     glance={"one column, mean": "mean distance of an attribute", "two columns, mean": "mean distance of two attributes"},
 )  # fmt: skip
@@ -277,7 +275,7 @@ def _compare_attributes(sides: EncodedSides) -> Result:
 
 
 @register(
-    "histories", section="attributes and rows", place=26, better="lower", needs=(_A_SCHEMA, _PERSONS),
+    "histories", section="attributes and rows", place=26, better="lower", needs=(A_SCHEMA, _PERSONS),
     says="Total variation distance of an attribute together with the number of rows, and with a column of each row.",
 )  # fmt: skip
 def _compare_attributes_with_rows(sides: EncodedSides) -> Result:
@@ -300,80 +298,3 @@ def _compare_attributes_with_rows(sides: EncodedSides) -> Result:
             {"attribute and number of rows, mean": _mean(counts)} | average_and_worst("attribute and column", rows)
         )
     return Result(*results)
-
-
-@register(
-    "histories", place=70, **ASKED,
-    says="Gradient boosting that is asked whether a person is real or synthetic, cross-validated on as many of each. It "
-    "sees attributes, the number of rows, times, and what each column is first, last, on average and how often: AUC 0.5 "
-    "if it cannot tell, 1 if it always can.",
-)  # fmt: skip
-def _tell_persons_apart(sides: EncodedSides) -> Result | str:
-    if sides.schema is None:
-        return _A_SCHEMA.reason
-    results = []
-    for other in sides.compared:
-        if len(other) < FOLDS:
-            continue
-        size = min(len(sides.real), len(other), TOLD_APART)
-        parts = (subsample(sides.real, size, sides.seed), subsample(other, size, sides.seed + 1))
-        (real, categories), (made, _) = (person_features(Histories(sides.schema, part)) for part in parts)
-        found = told_apart(real, made, categories, sides.seed)
-        results.append({"AUC": found["AUC"], DETECTED: found["detected"]})
-    return Result(*results)
-
-
-def person_features(histories: Histories) -> tuple[np.ndarray, list[bool]]:
-    """Describe each person, with attributes and all rows, by numbers for trees.
-
-    Returns:
-        (N, features), NaN where a person has none; and whether each feature is a category.
-    """
-    schema, counts, person = histories.schema, histories.counts, histories.person
-    n, has_rows = len(counts), counts > 0
-    features: list[tuple[np.ndarray, bool]] = []
-
-    def add(values: np.ndarray, choices: int = 0) -> None:
-        features.append((values, 0 < choices < MOST_CATEGORIES))
-
-    if schema.persons is not None:
-        layout = schema.persons.layout
-        for i, (choices, ordered) in enumerate(zip(layout.groups, _ordered(layout), strict=True)):
-            add(histories.attributes[:, i], 0 if ordered else choices)
-    add(counts)
-    before, after = histories.steps()
-    ends = np.cumsum(counts)
-    if schema.order is not None:
-        add(np.where(has_rows, histories.starts, np.nan))
-        gaps, steps = histories.gaps[after], np.maximum(counts - 1, 0)
-        middles = np.array([(low + high) / 2 for low, high in schema.order.gap.ranges] + [0.0])
-        add(np.bincount(person[after], middles[gaps], minlength=n))
-        add(_moments(gaps.astype(float), person[after], n)[0])
-        for reduce in (np.minimum, np.maximum):
-            add(_reduced(reduce, gaps, steps))
-    for i, (ordered, (_, choices)) in enumerate(zip(_ordered(schema.rows.layout), histories.columns, strict=True)):
-        codes = histories.rows[:, i]
-        if schema.order is not None:
-            for at in (ends - counts, ends - 1):
-                own = np.full(n, np.nan)
-                own[has_rows] = codes[at[has_rows]]
-                add(own, 0 if ordered else choices)
-            add(_moments((codes[before] == codes[after]).astype(float), person[after], n)[0])
-        if ordered:
-            for values in _moments(histories.numbers(i), person, n):
-                add(values)
-        if choices <= FEW:
-            for choice in range(choices):
-                add(np.bincount(person[codes == choice], minlength=n))
-        elif not ordered:
-            pairs = np.unique(person * (choices + 1) + codes)
-            add(np.bincount(pairs // (choices + 1), minlength=n))
-    return np.stack([values for values, _ in features], axis=1).astype(float), [category for _, category in features]
-
-
-def _reduced(reduce: np.ufunc, values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Reduce the values of each person, so many one behind the other; NaN of persons without any."""
-    found, there = np.full(len(counts), np.nan), counts > 0
-    if there.any():
-        found[there] = reduce.reduceat(values, (np.cumsum(counts) - counts)[there])
-    return found
