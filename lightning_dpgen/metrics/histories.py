@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from scipy.stats import ks_2samp
 
-from lightning_dpgen.data.histories.schema import HistorySchema
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.marginals import compare_columns
 from lightning_dpgen.metrics.measure import COLUMNS, Listing, Need, Plot, Result, average_and_worst, register
@@ -27,16 +26,16 @@ class Histories:
     """Encoded histories by persons, rows and steps; N persons with R rows, one person behind the other.
 
     Args:
-        schema: of the histories.
+        schema: of the histories (`data.histories.schema`).
         encoded: N of them. Codes that no history has count as one more choice.
 
     Attributes:
-        attributes, counts, starts, gaps, rows: as `HistorySchema.parted` has them.
+        attributes, counts, starts, gaps, rows: as `parted` of the schema has them.
         person, place: (R,) the person of each row, and its place in the history, from 0.
         columns: the names of the columns of a row, each with its number of choices.
     """
 
-    def __init__(self, schema: HistorySchema, encoded: Encoded) -> None:
+    def __init__(self, schema: Any, encoded: Encoded) -> None:
         self.schema, self.encoded = schema, encoded
         self.attributes, self.counts, self.starts, self.gaps, self.rows = schema.parted(encoded)
         self.person = np.repeat(np.arange(len(self.counts)), self.counts)
@@ -180,18 +179,20 @@ def _compare_rows(sides: EncodedSides) -> Result:
                 for a, b in pairs
             ])  # fmt: skip
         results.append(scores)
-    made, true = (
-        np.bincount(side.counts, minlength=sides.schema.max_rows + 1) / len(side.counts) for side in (others[0], real)
-    )
-    drawn = {
-        "synthetic": made,
-        "real": true,
-        "alt": "numbers of rows",
-        "along": "rows of a person",
-        "up": "share of persons",
-    }
-    plots = [Plot(_HEADING, "Number of rows", "lines", drawn | {"at": range(sides.schema.max_rows + 1)})]
+    counted = (others[0].counts, real.counts)
+    plots = [_draw_shares("Number of rows", counted, range(sides.schema.max_rows + 1), "rows of a person")]
+    if order and sides.schema.max_rows > 1:
+        gaps = tuple(side.gaps[side.place > 0] for side in (others[0], real))
+        bins = range(1, sides.schema.order.gap.choices + 1)
+        plots.append(_draw_shares("Distance from row to row", gaps, bins, "bin of the distance"))
     return Result(*results, plots=plots)
+
+
+def _draw_shares(caption: str, codes: tuple[np.ndarray, ...], at: range, along: str) -> Plot:
+    """Draw the shares of codes of both sides, synthetic first, each at its place."""
+    made, true = (np.bincount(side, minlength=len(at))[: len(at)] / max(1, len(side)) for side in codes)
+    words = {"alt": caption.lower(), "along": along, "up": "share"}
+    return Plot(_HEADING, caption, "lines", {"synthetic": made, "real": true, "at": at} | words)
 
 
 def _joint(one: np.ndarray, other: np.ndarray, choices: int) -> np.ndarray:
@@ -208,7 +209,7 @@ def _joint(one: np.ndarray, other: np.ndarray, choices: int) -> np.ndarray:
 def _compare_steps(sides: EncodedSides) -> Result:
     real, others = _histories(sides)
     in_order = [i for i, ordered in enumerate(ordered_choices(sides.schema.rows.layout)) if ordered]
-    results = []
+    results, farthest = [], []
     for other in others:
         moved = []
         for i, (_, choices) in enumerate(real.columns):
@@ -219,7 +220,25 @@ def _compare_steps(sides: EncodedSides) -> Result:
             apart = [abs(_lagged(other, i, lag) - _lagged(real, i, lag)) for i in in_order]
             scores |= {f"rank correlation at lag {lag}, mean difference": _mean(apart)} if apart else {}
         results.append(scores)
-    return Result(*results)
+        farthest.append(int(np.argmax(moved)))
+    return Result(*results, plots=_draw_steps(others[0], real, farthest[0]))
+
+
+def _draw_steps(synthetic: Histories, real: Histories, column: int) -> list[Plot]:
+    """Draw the shares of the choices after each choice of a column; nothing of a column with many."""
+    name, choices = real.columns[column]
+    if choices > FEW:
+        return []
+    plots, names = [], list(real.schema.rows.choices.values())[column]
+    for word, side in (("real", real), ("synthetic", synthetic)):
+        before, after = (side.rows[rows, column] for rows in side.steps())
+        counts = np.bincount(_joint(before, after, choices), minlength=(choices + 1) ** 2).reshape(choices + 1, -1)
+        counts = counts[:-1, :-1].astype(float)
+        total = counts.sum(axis=1, keepdims=True)
+        shares = np.divide(counts, total, out=np.full_like(counts, np.nan), where=total > 0)
+        caption = f"{name}: from a row (down) to the next (across), {word}"
+        plots.append(Plot("Steps from row to row", caption, "heat_map", {"values": shares, "names": names, "alt": caption}))
+    return plots
 
 
 def _lagged(histories: Histories, column: int, lag: int) -> float:
@@ -255,7 +274,7 @@ def _compare_whole(sides: EncodedSides) -> Result | str:
     return Result(*results, listings=listings)
 
 
-def _list_ever(schema: HistorySchema, columns: list[int], made: np.ndarray, true: np.ndarray) -> Listing:
+def _list_ever(schema: Any, columns: list[int], made: np.ndarray, true: np.ndarray) -> Listing:
     choices = list(schema.rows.choices.items())
     named = [(name, choice) for name, own in (choices[i] for i in columns) for choice in own]
     worst = np.argsort(-np.abs(made - true), kind="stable")[:_LISTED]

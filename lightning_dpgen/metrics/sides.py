@@ -80,7 +80,7 @@ class EncodedSides(Sides):
         bounds: of series: the values (units,) that units of 0 and of 1 stand for.
         shape: height and width of grey pictures, whose pixels are the units; None of others.
         choices: for each group, the names of its choices; None for numbers.
-        schema: of histories: their `HistorySchema`; None of others.
+        schema: of histories: their schema, which has their parts; None of others.
     """
 
     kind: str
