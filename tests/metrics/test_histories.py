@@ -242,3 +242,10 @@ def test_labels_follow_from_histories():
 def test_a_missing_schema_is_told():
     found = evaluate_encoded(ENCODED, ENCODED, SCHEMA.layout, kind="histories")
     assert found.notes["rows"] == found.notes["telling them apart"] == "the schema of the histories was not given"
+
+
+def test_measures_of_a_kind_take_the_place_of_those_for_all_kinds():
+    for section in ("telling them apart", "train on synthetic, test on real"):
+        assert [measure.kinds for measure in OF[section]] == [("histories",)]
+        assert [measure.kinds[0] for measure in measures_of("series")[section]] == ["encoded"]
+    assert [measure.kinds for measure in OF["membership inference"]] == [("encoded", "table")]
