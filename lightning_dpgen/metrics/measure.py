@@ -143,8 +143,8 @@ class Measure:
     """One comparison of synthetic with real records, which gives one score or several.
 
     Args:
-        kinds: the kinds of records that it compares, as schemas name them; `ENCODED` for all but tables, and
-            but those that have a measure of their own in its section.
+        kinds: the kinds of records that it compares, as schemas name them; `ENCODED` for all kinds but
+            tables, and but those that have a measure of their own in its section.
         section: the results among which its scores stand. Measures of one section share its heading.
         place: its place among all measures of a kind, from the first.
         says: its meaning in words, without which way is better.
