@@ -98,6 +98,9 @@ class Histories(Kind):
             return as_they_are(schema.arrow)
         return written_histories(schema, form or ROWS)
 
+    def sides(self, schema: HistorySchema) -> dict[str, Any]:
+        return {"schema": schema}
+
 
 KIND = Histories()
 
