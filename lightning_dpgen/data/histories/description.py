@@ -24,7 +24,7 @@ _OF_ROWS = ("file", "person", "order", "max_rows", "keep", "start", "gap", "fixe
 
 @dataclass(frozen=True)
 class HistoryDescription:
-    """What a file declares of histories.
+    """A description of histories, as a file declares it.
 
     Args:
         schema: with bins where none are declared.
