@@ -9,7 +9,6 @@ from lightning_dpgen.data.discovery.value_grid import VALUES_OF, without_level
 from lightning_dpgen.data.discovery.value_tree import CERTAIN_SIGMAS
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.grouped import MOST_KINDS
-from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.gradients.clipping import Decay
 from lightning_dpgen.privacy.accounting.epsilon_range import caution
 from lightning_dpgen.privacy.plan import Plan
@@ -92,13 +91,13 @@ def persons_warning(spec: RunSpec, schema: Schema) -> str | None:
 
 
 def lost_histories_warning(spec: RunSpec) -> str | None:
-    """Return a warning that rows of a person are learned as if they were rows of several."""
+    """Return a warning that records of a person are learned as if they were those of several."""
     person, most = spec.data.column_of_persons, spec.data.most_rows
-    if person is None or most == 1 or spec.data.kind != TableSchema.kind:
+    if person is None or most == 1:
         return None
     return (
-        f"data.person={person} protects persons, and synthetic rows belong to none: the order of a person's rows, and what "
-        "stays the same in them, are lost; data=histories learns both"
+        f"data.person={person} protects persons, and synthetic records belong to none: the order of a person's "
+        "records, and what stays the same in them, are lost; data=histories learns both"
     )
 
 
