@@ -195,7 +195,7 @@ def _place(classes: tuple[Name, ...], value: Any) -> int:
 
 # A `kinds.kind.Kind`, whose module is above this one.
 Kind = Any
-_OURS = ("tables", "baskets", "series", "pictures")
+_OURS = ("tables", "baskets", "series", "pictures", "histories")
 # The group of entry points of packages that bring a kind: each names a `Kind`.
 ENTRY_POINTS = "lightning_dpgen.kinds"
 

@@ -274,7 +274,8 @@ def with_rules(schema: Schema, rules: Sequence[FoundRule]) -> Schema:
         >>> with_rules(schema, [FoundRule((0, 1), (1, 0)), FoundRule((0, 2), (1, 0))]).found_constraints
         ('b = 0..1 if a in (y, z)',)
     """
-    if not rules:
+    # Constraints are of the columns of a table.
+    if not rules or not schema.modelled:
         return schema
     names, givens = list(schema.choices), defaultdict(list)
     known = {(first, second): impossible for first, second, impossible in schema.impossible_pairs()}

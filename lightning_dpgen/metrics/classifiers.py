@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -90,17 +90,35 @@ def train_on_synthetic(
     groups = [group for group in range(len(layout.groups)) if group != layout.label]
     units = varying_units([train], _MOST_PIXELS)
     y, answers = train.codes[:, layout.label], test.codes[:, layout.label]
-    commonest = np.bincount(y).argmax()
+    chances = dict.fromkeys(classifiers)
+    if len(np.unique(y)) > 1 and layout.units + len(groups):
+        for name in classifiers:
+            chances[name] = _chances(name, train, y, test, layout, units, groups, total, seed)
+    return score_labels(chances, y, answers, layout.groups[layout.label])
+
+
+def score_labels(
+    chances: Mapping[str, np.ndarray | None], learned: np.ndarray, answers: np.ndarray, labels: int
+) -> dict[str, float]:
+    """Score how likely classifiers hold each label, as `train_on_synthetic` does.
+
+    Args:
+        chances: (tested, labels that were learned), by classifier; None for one that always answers the commonest label.
+        learned: (n,) labels that were learned from.
+        answers: (tested,) the true labels.
+        labels: the number of labels that there are.
+
+    Example:
+        >>> score_labels({"coin": np.array([[0.9, 0.1], [0.2, 0.8]])}, np.array([0, 0, 1]), np.array([0, 1]), 2)
+        {'commonest label, accuracy': 0.5, 'coin, accuracy': 1.0, 'coin, AUC': 1.0}
+    """
+    commonest = np.bincount(learned).argmax()
     scores = {"commonest label, accuracy": float((answers == commonest).mean())}
-    binary = layout.groups[layout.label] == 2 and len(np.unique(answers)) == 2
-    for name in classifiers:
-        chances = None
-        if len(np.unique(y)) > 1 and layout.units + len(groups):
-            chances = _chances(name, train, y, test, layout, units, groups, total, seed)
-        told = np.full(len(test), commonest) if chances is None else np.unique(y)[chances.argmax(axis=1)]
+    for name, likely in chances.items():
+        told = commonest if likely is None else np.unique(learned)[likely.argmax(axis=1)]
         scores[f"{name}, accuracy"] = float((told == answers).mean())
-        if binary:
-            scores[f"{name}, AUC"] = 0.5 if chances is None else float(roc_auc_score(answers, chances[:, 1]))
+        if labels == 2 and len(np.unique(answers)) == 2:
+            scores[f"{name}, AUC"] = 0.5 if likely is None else float(roc_auc_score(answers, likely[:, 1]))
     return scores
 
 
@@ -133,7 +151,7 @@ def label_classifier(train: Encoded, layout: Layout) -> LinearClassifier:
         return LinearClassifier(commonest, torch.zeros(1, layout.width), torch.zeros(1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        fitted = _classifier(CLASSIFIERS[0], [], 0).fit(one_hot(train, layout, groups), y)
+        fitted = classifier(CLASSIFIERS[0], [], 0).fit(one_hot(train, layout, groups), y)
     slopes, biases = (torch.from_numpy(array).double() for array in (fitted.coef_, fitted.intercept_))
     if len(slopes) == 1:
         # With two labels only the second one has a score.
@@ -154,10 +172,11 @@ def _chances(name, train, y, test, layout, units, groups, total, seed) -> np.nda
     with warnings.catch_warnings():
         # A classifier that has not fully converged after 200 rounds is part of the protocol.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return _classifier(name, categorical(layout, x.shape[1], groups), seed).fit(x, y).predict_proba(asked)
+        return classifier(name, categorical(layout, x.shape[1], groups), seed).fit(x, y).predict_proba(asked)
 
 
-def _classifier(name: str, categories: list[bool], seed: int) -> ClassifierMixin:
+def classifier(name: str, categories: Sequence[bool], seed: int) -> ClassifierMixin:
+    """Return one of `CLASSIFIERS`, told which features are categories."""
     if name == "logistic regression":
         return LogisticRegression(max_iter=200, tol=1e-3)
     if name == "random forest":
@@ -166,7 +185,7 @@ def _classifier(name: str, categories: list[bool], seed: int) -> ClassifierMixin
     return HistGradientBoostingClassifier(categorical_features=categories, early_stopping=False, random_state=seed)
 
 
-def _best(evaluation: Any) -> list[Glance]:
+def best_classifier(evaluation: Any) -> list[Glance]:
     """Pick the classifier that is right most often."""
     scores = {name: evaluation.scores.get(TRAINING, {}).get(f"{name}, accuracy") for name in CLASSIFIERS}
     scores = {name: value for name, value in scores.items() if value is not None}
@@ -181,7 +200,7 @@ def _best(evaluation: Any) -> list[Glance]:
     ENCODED, TABLE, section=TRAINING, place=60, better="higher", needs=(A_LABEL, A_TEST),
     says="Classifiers that learn the label from synthetic records, tested on real ones; beside them, the same learned from "
     "real records.",
-    glance=_best,
+    glance=best_classifier,
 )  # fmt: skip
 def _train(sides: Sides) -> Result:
     """Train on synthetic records, test on real ones; beside it the same with real ones in their place."""
@@ -224,11 +243,23 @@ def detection(real: Encoded, synthetic: Encoded, layout: Layout, *, total: bool 
     if not layout.units + len(groups):
         return {"AUC": 0.5, "detected": 0.0}
     units = varying_units(sides, MOST_UNITS)
-    x = np.concatenate([ordinals(side, layout, units, groups, total=total) for side in sides])
-    y = np.repeat([1, 0], size)
-    booster = HistGradientBoostingClassifier(
-        categorical_features=categorical(layout, x.shape[1], groups), early_stopping=False, random_state=seed
-    )
+    real, synthetic = (ordinals(side, layout, units, groups, total=total) for side in sides)
+    return told_apart(real, synthetic, categorical(layout, real.shape[1], groups), seed)
+
+
+def told_apart(real: np.ndarray, synthetic: np.ndarray, categories: Sequence[bool], seed: int) -> dict[str, float]:
+    """Tell as many real as synthetic records apart by their features, as `detection` does.
+
+    Args:
+        real, synthetic: (n, features), `FOLDS` or more each; NaN where a record lacks one.
+        categories: whether each feature is a category.
+
+    Example:
+        >>> told_apart(np.ones((100, 1)), np.zeros((100, 1)), [False], seed=0)
+        {'AUC': 1.0, 'detected': 1.0}
+    """
+    x, y = np.concatenate([real, synthetic]), np.repeat([1, 0], [len(real), len(synthetic)])
+    booster = HistGradientBoostingClassifier(categorical_features=categories, early_stopping=False, random_state=seed)
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
     chances = cross_val_predict(booster, x, y, cv=folds, method="predict_proba")[:, 1]
     area = float(roc_auc_score(y, chances))
@@ -238,18 +269,18 @@ def detection(real: Encoded, synthetic: Encoded, layout: Layout, *, total: bool 
 _ENOUGH = Need(
     lambda sides: min(len(sides.real), len(sides.synthetic)) >= FOLDS, f"there are fewer than {FOLDS} records on one side"
 )
-_ASKED = {
+ASKED = {
     "section": DETECTION, "better": "lower", "needs": (_ENOUGH,), "glance": {"AUC": "AUC of telling them apart"}
 }  # fmt: skip
 
 
 @register(
-    ENCODED, place=70, **_ASKED,
+    ENCODED, place=70, **ASKED,
     says="Gradient boosting that is asked whether a record is real or synthetic, cross-validated: AUC 0.5 if it cannot "
     "tell, 1 if it always can.",
 )  # fmt: skip
 @register(
-    TABLE, place=35, **_ASKED,
+    TABLE, place=35, **ASKED,
     says="Gradient boosting that is asked whether a record is real or synthetic, by its values, cross-validated on as "
     "many of each: AUC 0.5 if it cannot tell, 1 if it always can.",
 )  # fmt: skip

@@ -95,22 +95,23 @@ def evaluate_encoded(
     bounds: tuple[np.ndarray, np.ndarray] | None = None,
     shape: tuple[int, int] | None = None,
     choices: Sequence[Sequence[str]] | None = None,
+    schema: Any = None,
     answers: Answers = None,
     seed: int = 0,
     seconds: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Evaluation:
-    """Compare synthetic with real records that are compared as they are encoded: pictures, baskets, series.
+    """Compare synthetic with real records that are compared as they are encoded: pictures, baskets, series, histories.
 
     Args:
         real: the records that the generator has learned from; at most `ROWS` of each side are used, chosen by the seed.
         synthetic: synthetic records; about as many as real ones make distances comparable.
         layout: layout of all of them.
         names: names of the groups, in their order; None for numbers.
-        kind: ``images``, ``baskets``, ``series``, or another kind that is no table.
+        kind: ``images``, ``baskets``, ``series``, ``histories``, or another kind that is no table.
         held_out: real records that the generator has not learned from; None to put aside a third of the real ones, from
             which it has learned. Without any, nothing is said of membership inference.
-        channels, bounds, shape, choices, answers: as of `EncodedSides`.
+        channels, bounds, shape, choices, schema, answers: as of `EncodedSides`.
         seed: seed of all draws: rows, pairs, queries, classifiers.
         seconds: a section that would start later than this is skipped, and noted; one that can stop early has the time that
             is left. None without a limit.
@@ -149,7 +150,7 @@ def evaluate_encoded(
         kind=kind, layout=layout, names=tuple(names or (f"column {i + 1}" for i in range(len(layout.groups)))),
         real=looked_at["real"], synthetic=looked_at["synthetic"], other=beside if len(beside) else None,
         learned=given["real"], held_out=None if held_out is None else beside, channels=channels, bounds=bounds,
-        shape=shape, choices=choices, answers=answers, seed=seed,
+        shape=shape, choices=choices, schema=schema, answers=answers, seed=seed,
     )  # fmt: skip
     rows = {name: (len(given[name]), len(looked_at[name])) for name in given}
     return _evaluate(sides, rows, origin, seconds, progress)

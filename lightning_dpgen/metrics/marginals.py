@@ -121,7 +121,8 @@ def mean_and_worst(values: dict[str, Tensor]) -> dict[str, Tensor]:
     says="Total variation distance between the shares of values, and of pairs of values: 0 equal, 1 disjoint.",
     glance={"one column, mean": "mean distance of a column", "two columns, mean": "mean distance of two columns"},
 )  # fmt: skip
-def _compare_columns(sides: EncodedSides) -> Result:
+def compare_columns(sides: EncodedSides) -> Result:
+    """Compare the shares of the values of columns, and of pairs of columns."""
     metrics = compare(MarginalDistance(sides.layout, seed=sides.seed), sides)
     distances, shares = metrics[0].distances(), metrics[0].shares()
     units, groups = sides.layout.units, len(sides.layout.groups)

@@ -143,7 +143,8 @@ class Measure:
     """One comparison of synthetic with real records, which gives one score or several.
 
     Args:
-        kinds: the kinds of records that it compares, as schemas name them; `ENCODED` for all but tables.
+        kinds: the kinds of records that it compares, as schemas name them; `ENCODED` for all kinds but
+            tables, and but those that have a measure of their own in its section.
         section: the results among which its scores stand. Measures of one section share its heading.
         place: its place among all measures of a kind, from the first.
         says: its meaning in words, without which way is better.
@@ -237,8 +238,10 @@ def measures_of(kind: str) -> dict[str, list[Measure]]:
     """Return the measures of a kind of records by their sections, all in their order."""
     _import_all()
     sections: dict[str, list[Measure]] = {}
+    own = {measure.section for measure in _REGISTERED if kind in measure.kinds}
     for measure in sorted(_REGISTERED, key=lambda measure: measure.place):
-        if kind in measure.kinds or (kind != TABLE and ENCODED in measure.kinds):
+        general = kind != TABLE and ENCODED in measure.kinds and measure.section not in own
+        if kind in measure.kinds or general:
             sections.setdefault(measure.section, []).append(measure)
     return sections
 

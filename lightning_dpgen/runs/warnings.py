@@ -90,6 +90,17 @@ def persons_warning(spec: RunSpec, schema: Schema) -> str | None:
     )
 
 
+def lost_histories_warning(spec: RunSpec) -> str | None:
+    """Return a warning that records of a person are learned as if they were those of several."""
+    person, most = spec.data.column_of_persons, spec.data.most_rows
+    if person is None or most == 1:
+        return None
+    return (
+        f"data.person={person} protects persons, and synthetic records belong to none: the order of a person's "
+        "records, and what stays the same in them, are lost; data=histories learns both"
+    )
+
+
 def plan_limits(settings: Settings, plan: Plan) -> tuple[str, ...]:
     """Return what is warned of, in sentences for the readers of a release; those of its certificate aside. Public."""
     return tuple(map(sentence, noise_warnings(settings, plan))) if plan.private else ()
@@ -133,6 +144,7 @@ def plan_warnings(settings: Settings, plan: Plan) -> Iterator[str | None]:
     yield caution(plan.epsilon if plan.private else None)
     yield delta_warning(settings.spec)
     yield persons_warning(settings.spec, settings.schema)
+    yield lost_histories_warning(settings.spec)
     if isinstance(settings.clipping, Decay) and getattr(settings.spec.model, "optimizer", None) == "adam":
         yield (
             "clipping=decay with model.optimizer=adam: Adam divides gradients by their size, so the decay changes next to "

@@ -277,6 +277,18 @@ class SeriesSpec(_OfFiles):
         return form
 
 
+class HistoriesSpec(_InFile):
+    """Your own persons with histories: a table of persons and one of their rows, which a YAML file names and describes."""
+
+    kind, chooses_model = "histories", True
+    source: Literal["histories"]
+    path: Place | None = setting("the file that names the tables, and describes persons and rows", needed=True)
+    bins: int = setting("the number of bins of numbers, times and distances, if the file does not say", 16, ge=2, le=1000)
+    outside: Literal["refuse", "clamp"] = setting(
+        "undeclared values are refused, or clamped and counted, privately; a column may say it for itself", "refuse"
+    )
+
+
 class CustomDataSpec(_OfOwnTables):
     """Records from your own function, which returns (schema, Encoded or Records), or (frame, TableSchema)."""
 
@@ -290,7 +302,7 @@ class CustomDataSpec(_OfOwnTables):
 
 AnyData = Annotated[
     PublicPicturesSpec | PicturesSpec | PublicTableSpec | TableSpec | PublicBasketsSpec | BasketsSpec | PublicSeriesSpec
-    | SeriesSpec | CustomDataSpec,
+    | SeriesSpec | HistoriesSpec | CustomDataSpec,
     Field(discriminator="source"),
 ]  # fmt: skip
 

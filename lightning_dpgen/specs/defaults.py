@@ -294,6 +294,8 @@ def rank_models(schema: Schema, strength: float, table: Sequence[Mapping[str, An
     layout = schema.layout
     about = {"kind": schema.kind, "label": layout.label is not None, "width": layout.width, "strength": strength}
     alike = [trial for trial in trials if all(trial[name] == about[name] for name in ("kind", "label"))]
+    if not alike:
+        return [ModelChoice("measured", f"model=auto took measured: there are no trials of records of kind {schema.kind}")]
     means, nearest = judged_by(about, alike)
     names = list(means)
     scores = sorted(nearest["scores"].items(), key=lambda item: -item[1])

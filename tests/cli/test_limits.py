@@ -110,3 +110,13 @@ def test_lost_visits_are_told_of_where_persons_had_several(most):
     found = limits_of(certificate | {"declared": declared, "released": ["synthetic.parquet"]})
     assert bool(found) == (most == 2)
     assert not limits_of(certificate | {"declared": declared, "released": ["model.safetensors"]})
+
+
+@pytest.mark.parametrize(("of_persons", "told"), [(["data.person=id", "data.max_rows=3"], True), ([], False),
+                                                  (["data.person=id", "data.max_rows=1"], False)])  # fmt: skip
+def test_lost_histories_are_told_of_before_a_run(dpgen, tmp_path, of_persons, told):
+    (tmp_path / "s.yaml").write_text("columns: {id: {type: drop}, sick: {type: boolean}}")
+    words = ["data=table", f"data.path={tmp_path / 's.csv'}", f"data.schema={tmp_path / 's.yaml'}", "data.n=100"]
+    (tmp_path / "s.csv").write_text("id,sick\n1,true\n1,false\n")
+    status, _, told_of = dpgen("budget", *words, "privacy.epsilon=1", *of_persons)
+    assert status == 0 and ("data=histories" in told_of) == told

@@ -263,7 +263,7 @@ MISTAKES = {
     "a kind of no folder": (["-o", "{}/a.csv", "--format", "csv"], "--format csv: applies to the files of a folder"),
     "processes for a file": (["-o", "{}/a.csv", "--processes", "2"], "--processes 2: one file is written by one process"),
     "no process": (["-o", "{}/a/", "--processes", "0"], "--processes 0: expected 1 to 1024"),
-    "long": (["--form", "long"], "--form long: applies to series, and this release is of kind table"),
+    "long": (["--form", "long"], "--form long: this release is of kind table: leave it out"),
     "too many rows": (["-o", "{}/a.xlsx", "-n", "1048576"], "a sheet holds 1,048,575 records"),
     "there already": (["-o", "{}/model/b.db"], "give the URL sqlite:///"),
     "letters": (["-o", "{}/a.csv"], "has no sign for"),

@@ -221,7 +221,7 @@ def test_a_package_that_is_broken_breaks_nothing_but_its_kind(installed, tmp_pat
     (tmp_path / "of_others.py").write_text(text)
     monkeypatch.delitem(sys.modules, "of_others", raising=False)
     installed(f"{NumberSchema.kind} = of_others:KIND")
-    assert set(kinds()) == {"table", "baskets", "series", "images"} and kind_named("series").word == "series"
+    assert set(kinds()) == {"table", "baskets", "series", "images", "histories"} and kind_named("series").word == "series"
     with pytest.raises(
         KindMissing, match=r"the package numbers-of-0, .* cannot be used \(.*\): install it again, or remove it"
     ):

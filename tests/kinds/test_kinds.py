@@ -12,8 +12,8 @@ PACKAGE = Path(lightning_dpgen.__file__).parent
 # The rooms of all kinds; and what is for one kind alone: public sets, each with its schema, two functions that encode
 # pictures and tables, `fit` of a table, and the command that drafts the schema of one.
 ROOMS = (
-    "kinds/", "data/tables/", "data/baskets/", "data/series/", "data/pictures/", "data/public_sets.py", "data/records.py",
-    "api.py", "cli/schema.py",
+    "kinds/", "data/tables/", "data/baskets/", "data/series/", "data/pictures/", "data/histories/",
+    "data/public_sets.py", "data/records.py", "api.py", "cli/schema.py",
 )  # fmt: skip
 
 
@@ -27,7 +27,7 @@ def _names(source: str) -> set[str]:
 
 def test_only_its_own_rooms_name_the_schema_of_a_kind():
     schemas = {kind.schema.__name__ for kind in kinds().values()}
-    assert {"TableSchema", "BasketSchema", "SeriesSchema", "ImageSchema"} <= schemas
+    assert {"TableSchema", "BasketSchema", "SeriesSchema", "ImageSchema", "HistorySchema"} <= schemas
     for path in sorted(PACKAGE.rglob("*.py")):
         place = path.relative_to(PACKAGE).as_posix()
         if not place.startswith(ROOMS):
@@ -40,7 +40,7 @@ def test_a_module_that_asks_for_a_class_is_found():
     assert "TableSchema" in _names(source) and "TableSchema" not in _names("'TableSchema'")
 
 
-@pytest.mark.parametrize("name", ["table", "baskets", "series", "images"])
+@pytest.mark.parametrize("name", ["table", "baskets", "series", "images", "histories"])
 def test_a_kind_has_the_name_of_its_schemas(name):
     kind = kind_named(name)
     assert kind.name == kind.schema.kind == name and kind.word and kind.parts and kind.measured_networks
@@ -48,5 +48,5 @@ def test_a_kind_has_the_name_of_its_schemas(name):
 
 @pytest.mark.parametrize("name", [None, 3, "sounds", ""])
 def test_an_unknown_kind_is_refused_with_those_that_there_are(name):
-    with pytest.raises(ValueError, match="expected one of baskets, images, series"):
+    with pytest.raises(ValueError, match="expected one of baskets, histories, images, series"):
         kind_named(name)

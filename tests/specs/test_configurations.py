@@ -26,6 +26,7 @@ def _overrides() -> list[list[str]]:
         case += {
             "images": ["data.path=x.npz", "data.n=5000", "data.height=4", "data.width=4"],
             "table": ["data.path=x.csv", "data.n=5000", f"data.schema={PACKAGE / 'data/bundled/adult.schema.yaml'}"],
+            "histories": [f"data.path={Path(__file__).parents[1] / 'data/visits.yaml'}", "data.n=5000"],
             "baskets": ["data.path=x.dat", "data.n=5000", "data.items=1..20", "data.max_items=5"],
             "series": ["data.path=x.csv", "data.n=5000", "data.length=4", "data.low=0", "data.high=1"],
             "privae_pinwheel": POINTS,

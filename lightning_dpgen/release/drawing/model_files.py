@@ -15,6 +15,7 @@ import torch
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.models.forests import StackedForests, StackedProducts
 from lightning_dpgen.models.gaussians import SeriesGaussians, StackedCopula, StackedGaussians
+from lightning_dpgen.models.histories import StackedHistories
 from lightning_dpgen.models.initial import TRAINED
 from lightning_dpgen.models.labelled import LabelledNetwork, described_crossings, read_crossings, with_label, without_label
 from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork, Mixture
@@ -22,7 +23,7 @@ from lightning_dpgen.release.bounds import check_finite, check_numbers, check_te
 from lightning_dpgen.release.drawing.description import CROSSINGS, KEPT, LABELLED, described_schema
 from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease
 
-_MEASURED = (StackedCopula, StackedForests, StackedGaussians, SeriesGaussians, StackedProducts)
+_MEASURED = (StackedCopula, StackedForests, StackedGaussians, SeriesGaussians, StackedProducts, StackedHistories)
 
 
 NETWORKS = {network.kind: network for network in (*TRAINED.values(), *_MEASURED)}

@@ -26,6 +26,8 @@ from lightning_dpgen.release.rows.output_format import OutputFormat
 # The most records for charts, charts, items, example records and their columns; then the most bars and named values.
 ROWS, CHARTS, ITEMS, EXAMPLES, ACROSS = 50_000, 24, 30, 6, 16
 _BARS, _NAMES = 48, 10
+# Rows of a person that an example shows.
+_FIRST_ROWS = 4
 # Bars of equal width; the parts of the values that they may leave out at either end, the first that will do; the share of
 # these values in one bar that will not do; the share of a value told in words, and such values that are.
 _EVEN_BARS, _OFTEN, _TOLD = 30, 0.1, 4
@@ -280,4 +282,24 @@ def show_baskets(path: Path, schema: Schema) -> Shown:
     drawn = histogram(sizes[: longest + 1] / n, "0 items", f"{longest} items", said)
     figures.append(Figure("Basket sizes", f"{mean:.1f} items on average{larger}", drawn))
     figures += [_labels(table, schema.label_values[1])] if schema.label_values[1] else []
+    return Shown(n, figures, columns, rows, [False] * len(columns))
+
+
+def show_histories(path: Path, schema: Schema) -> Shown:
+    """Show how many rows synthetic persons have, and some persons with their first rows."""
+    table = _read(path, schema.arrow.names, schema.arrow)
+    columns, n = [*schema.arrow.names[:-1], "rows"], table.num_rows
+    if not n:
+        return Shown(0, [], columns, [], [False] * len(columns))
+    lists = table.columns[-1].combine_chunks()
+    sizes = np.bincount(pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64))
+    mean, most = float(sizes @ np.arange(len(sizes)) / n), max(1, len(sizes) - 1)
+    said = f"numbers of rows of synthetic persons from 0 to {most}, {mean:.1f} on average"
+    drawn = histogram(np.append(sizes, [0] * (most + 1 - len(sizes))) / n, "0 rows", f"{most} rows", said)
+    figures, rows = [Figure("Rows of a person", f"{mean:.1f} on average", drawn)], []
+    for record in table.slice(0, EXAMPLES).to_pylist():
+        *own, listed_rows = record.values()
+        first = "; ".join(", ".join(value_text(value) for value in row.values()) for row in listed_rows[:_FIRST_ROWS])
+        more = f"; and {len(listed_rows) - _FIRST_ROWS} more" if len(listed_rows) > _FIRST_ROWS else ""
+        rows.append([*map(value_text, own), first + more])
     return Shown(n, figures, columns, rows, [False] * len(columns))

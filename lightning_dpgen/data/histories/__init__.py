@@ -1,0 +1,4 @@
+"""Histories: persons with attributes and rows of their own, as their schema describes them.
+
+Read first: schema.py, reading.py, description.py.
+"""

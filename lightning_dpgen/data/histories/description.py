@@ -1,0 +1,151 @@
+"""The file that describes histories: where their tables are, and what is publicly known of persons and of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lightning_dpgen.common.nearest_word import suggest
+from lightning_dpgen.common.plain_text import listed
+from lightning_dpgen.data.files.text import MissingData, check_there
+from lightning_dpgen.data.histories.reading import HistoryTables
+from lightning_dpgen.data.histories.schema import HistoryNames, HistorySchema, RowOrder
+from lightning_dpgen.data.tables.column import BadSchema, shortened
+from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.schema_file import read_yaml, schema_of
+
+PERSONS = "persons"
+# The keys of the table of persons, and of that of rows, beside those of any table.
+_OF_PERSONS = ("file", "key")
+_OF_ROWS = ("file", "person", "order", "max_rows", "keep", "start", "gap", "fixed")
+
+
+@dataclass(frozen=True)
+class HistoryDescription:
+    """A description of histories, as a file declares it.
+
+    Args:
+        schema: with bins where none are declared.
+        files: the tables.
+    """
+
+    schema: HistorySchema
+    files: HistoryTables
+
+
+def read_description(path: str | Path, bins: int) -> HistoryDescription:
+    """Read a description of histories from a YAML file; files that it names are beside it.
+
+    Args:
+        bins: of columns of numbers, times and distances that declare none.
+
+    Raises:
+        BadSchema: naming the part, the column, the key, and what was expected.
+        MissingData: if there is no such file.
+    """
+    path = Path(path)
+    check_there(path, "description of histories")
+    fields = read_yaml(path, "events")
+    tables = [name for name in fields if name != PERSONS]
+    if len(tables) != 1:
+        raise BadSchema(
+            f"{path}: {listed(tables) or 'no table of rows'}: expected persons, and one table of their rows under a name "
+            "of its own, such as events"
+        )
+    (name,) = tables
+    try:
+        return _description(fields.get(PERSONS), name, fields[name], path.parent, bins)
+    except BadSchema as error:
+        raise BadSchema(str(error), place=str(path)) from None
+
+
+def _description(persons: Any, name: str, rows: Any, folder: Path, bins: int) -> HistoryDescription:
+    of_rows, table_of_rows = _parted(name, rows, _OF_ROWS)
+    fixed = of_rows.get("fixed")
+    if persons is not None and fixed is not None:
+        raise BadSchema("expected attributes in the table of persons, or under fixed, not both", key="fixed", place=name)
+    attributes, of_persons = None, {}
+    if persons is not None:
+        of_persons, table_of_persons = _parted(PERSONS, persons, _OF_PERSONS)
+        if not table_of_persons.get("columns"):
+            raise BadSchema("a table of persons without columns: leave it out", key="columns", place=PERSONS)
+        attributes = _table(PERSONS, table_of_persons, bins)
+    elif fixed is not None:
+        attributes = _table(name, {"columns": fixed} | _label(table_of_rows, fixed), bins)
+    person = _text(name, "person", of_rows.get("person"))
+    names = HistoryNames(PERSONS, name, _text(PERSONS, "key", of_persons.get("key", person)), person)
+    if attributes is not None and persons is None:
+        table_of_rows = {own: value for own, value in table_of_rows.items() if own != "label"}
+    if "max_rows" not in of_rows:
+        raise BadSchema("missing: expected the largest number of rows of a person that count", key="max_rows", place=name)
+    schema = HistorySchema(
+        attributes, _table(name, table_of_rows, bins), of_rows["max_rows"], _order(name, of_rows, bins),
+        of_rows.get("keep", "first"), names,
+    )  # fmt: skip
+    files = [None if own is None else folder / _text(place, "file", own.get("file"))
+             for place, own in ((PERSONS, of_persons or None), (name, of_rows))]  # fmt: skip
+    return HistoryDescription(schema, HistoryTables(files[1], files[0]))
+
+
+def _parted(place: str, fields: Any, own: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the keys of a table that are those of histories, and those of any table."""
+    if not isinstance(fields, Mapping):
+        raise BadSchema(f"{shortened(fields)}: expected keys and values, such as file and columns", place=place)
+    return {key: fields[key] for key in own if key in fields}, {key: x for key, x in fields.items() if key not in own}
+
+
+def _label(table: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
+    return {"label": table["label"]} if table.get("label") in fixed else {}
+
+
+def _table(place: str, fields: Mapping[str, Any], bins: int) -> TableSchema:
+    try:
+        schema = schema_of(fields)
+        if schema.open:
+            raise BadSchema("is to be found privately: expected all of it declared", schema.open[0].name)
+        return schema.with_bins(bins)
+    except BadSchema as error:
+        raise BadSchema(error.problem, error.column, error.key, place) from None
+
+
+def _order(place: str, fields: Mapping[str, Any], bins: int) -> RowOrder | None:
+    if "order" not in fields:
+        if given := [key for key in ("start", "gap", "keep") if key in fields]:
+            raise BadSchema("applies to rows in an order: expected order, the column of times", key=given[0], place=place)
+        return None
+    name = _text(place, "order", fields["order"])
+    parts = []
+    for key, usual in (("start", {}), ("gap", {"type": "integer", "low": 0})):
+        declared = fields.get(key)
+        if not isinstance(declared, Mapping):
+            expected = "{low: 2015-01-01, high: 2024-12-31}" if key == "start" else "{high: 365}"
+            raise BadSchema(f"{shortened(declared)}: expected bounds, as in {key}: {expected}", key=key, place=place)
+        kind = {"type": "date" if isinstance(declared.get("low"), str) else "integer"} if key == "start" else {}
+        parts.append(usual | kind | declared)
+    try:
+        order = RowOrder.of(name, *parts)
+    except BadSchema as error:
+        raise BadSchema(error.problem, error.column, error.key, place) from None
+    return RowOrder(name, order.start.with_bins(bins), order.gap.with_bins(bins))
+
+
+def _text(place: str, key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        near = suggest(str(value), []) if value is not None else ""
+        raise BadSchema(f"{'missing' if value is None else shortened(value)}: expected a name{near}", key=key, place=place)
+    return value
+
+
+def check_files(files: HistoryTables) -> list[Path]:
+    """Return the files of the tables, none of them read.
+
+    Raises:
+        MissingData: if one is not there.
+    """
+    paths = [Path(source) for source in (files.persons, files.rows) if source is not None]
+    for path in paths:
+        if not path.exists():
+            raise MissingData(f"no file {path}, which the description of histories names")
+    return paths

@@ -1,0 +1,145 @@
+"""Histories: what is measured of them, and how they are released and described."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET
+from lightning_dpgen.data.histories.description import HistoryDescription, check_files, read_description
+from lightning_dpgen.data.histories.reading import read_histories
+from lightning_dpgen.data.histories.schema import HistorySchema
+from lightning_dpgen.data.reading import Reading
+from lightning_dpgen.kinds.kind import Kind
+from lightning_dpgen.release.rows.output_format import OutputFormat, WrittenRecords, as_they_are
+from lightning_dpgen.specs.data import HistoriesSpec
+from lightning_dpgen.specs.source import Source
+from lightning_dpgen.specs.usage_error import UsageError
+
+_WITH_LISTS = (PARQUET, *JSON_LINES)
+# The two tables in which histories are written where a file has no lists.
+PERSONS, ROWS = "persons", "rows"
+
+
+class HistoryFiles(Source):
+    """Histories in two tables, or in one, which a file describes."""
+
+    word = "person"
+
+    @cached_property
+    def _described(self) -> HistoryDescription:
+        if not self.spec.path:
+            raise UsageError("data=histories needs data.path=..., the file that describes the tables of histories")
+        with self._settings_named():
+            return read_description(self.spec.path, self.spec.bins)
+
+    def declare(self, found: dict[str, Any] | None = None) -> HistorySchema:
+        return self._described.schema
+
+    def files(self, held_out: bool = False) -> list[Path]:
+        return check_files(self._described.files)
+
+    @property
+    def record(self) -> str:
+        # All rows of a person are one record, also those beyond max_rows: which ones count follows from them alone.
+        return "person (attributes and the whole history)"
+
+    def _read(self, schema: HistorySchema, held_out: bool) -> Reading:
+        return read_histories(self._described.files, schema, outside=self.spec.outside)
+
+
+class Histories(Kind):
+    """Persons with attributes, and the rows of each in the order of time."""
+
+    name, schema, word = "histories", HistorySchema, "person"
+    parts = "the attributes of a person, the columns of a row, and the largest number of rows"
+    measured_networks = ("histories",)
+    forms = (PERSONS, ROWS)
+
+    def source(self, spec: HistoriesSpec) -> Source:
+        return HistoryFiles(spec)
+
+    def complete_measured(self, spec: Any, schema: HistorySchema, defaults: Any) -> dict[str, Any]:
+        return {"components": defaults.components}
+
+    def recipe(self, spec: Any, schema: HistorySchema, *, n: int, seed: int, strength: float, sets: Any = ()) -> Any:
+        from lightning_dpgen.measure.histories import HistoryRecipe
+
+        return HistoryRecipe(schema, spec.components, n, seed=seed)
+
+    def describe(self, schema: HistorySchema) -> tuple[str, list[Any]]:
+        from lightning_dpgen.data.schema import kind_of
+        from lightning_dpgen.release.drawing.described import Described
+
+        parts: list[Any] = []
+        for table in (schema.persons, schema.rows):
+            parts += [] if table is None else kind_of(table).describe(table)[1]
+        if schema.order is not None:
+            start, gap = schema.order.start, schema.order.gap
+            values = f"{start.low} to {start.high}, then {gap.low} to {gap.high} from row to row"
+            parts.insert(len(parts) - len(schema.rows.columns), Described(schema.order.name, start.type, values))
+        return f"persons with up to {schema.max_rows:,} rows each", parts
+
+    def show(self, path: Path, schema: HistorySchema) -> Any:
+        from lightning_dpgen.release.pages.distributions import show_histories
+
+        return show_histories(path, schema)
+
+    def output_format(
+        self, schema: HistorySchema, release: Any, ending: str, form: str | None, declared: Any
+    ) -> WrittenRecords:
+        if form is None and ending in _WITH_LISTS:
+            return as_they_are(schema.arrow)
+        return written_histories(schema, form or ROWS)
+
+    def sides(self, schema: HistorySchema) -> dict[str, Any]:
+        return {"schema": schema}
+
+
+KIND = Histories()
+
+
+def written_histories(schema: HistorySchema, form: str) -> WrittenRecords:
+    """Return the form in which one of the two tables of synthetic histories is written: persons, or their rows.
+
+    Persons have numbers from 1 in both. The same release, number of persons and seed give tables that belong together.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
+        >>> rows = parse_schema("columns: {ward: {type: category, values: [a, b]}}")
+        >>> written = written_histories(HistorySchema(None, rows, max_rows=3), "rows")
+        >>> histories = pa.record_batch({"rows": [[{"ward": "a"}, {"ward": "b"}], [], [{"ward": "b"}]]})
+        >>> next(written.rows([histories], 0)).to_pydict()
+        {'person': [1, 1, 3], 'ward': ['a', 'b', 'b']}
+    """
+    if form == PERSONS:
+        if schema.persons is None:
+            raise ValueError(f"form={form}: persons have no attributes: expected {ROWS}")
+        columns = pa.schema([pa.field(schema.names.key, pa.int64()), *schema.persons.arrow])
+        return WrittenRecords(columns, partial(_persons, columns), OutputFormat.of(schema.persons))
+    columns = pa.schema([pa.field(schema.names.person, pa.int64()), *schema.row_fields])
+    return WrittenRecords(columns, partial(_rows, columns), OutputFormat.of(schema.rows), None)
+
+
+def _persons(columns: pa.Schema, chunks: Iterable[pa.RecordBatch], before: int) -> Iterator[pa.RecordBatch]:
+    """Return persons one a row, each under a number."""
+    for chunk in chunks:
+        numbers = pa.array(np.arange(before + 1, before + chunk.num_rows + 1))
+        yield pa.record_batch([numbers, *chunk.columns[:-1]], schema=columns)
+        before += chunk.num_rows
+
+
+def _rows(columns: pa.Schema, chunks: Iterable[pa.RecordBatch], before: int) -> Iterator[pa.RecordBatch]:
+    """Return the rows of persons, one a row, each with the number of its person."""
+    for chunk in chunks:
+        lists = chunk.columns[-1]
+        sizes = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+        numbers = np.repeat(np.arange(before + 1, before + chunk.num_rows + 1), sizes)
+        yield pa.record_batch([pa.array(numbers), *lists.flatten().flatten()], schema=columns)
+        before += chunk.num_rows

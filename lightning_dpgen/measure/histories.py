@@ -1,0 +1,117 @@
+"""The recipe of histories: tables of persons, tables of steps from row to row, and a network fitted to both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lightning_dpgen.common import pace
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.measure.history_steps import fit_steps, step_tables, weights_of_tables
+from lightning_dpgen.measure.recipe import LEARNING, Recipe
+from lightning_dpgen.measure.statistics import Statistic
+from lightning_dpgen.measure.tables import TableRecipe
+from lightning_dpgen.measure.workload import State, Workload, check_share
+from lightning_dpgen.models.forests import StackedForests
+from lightning_dpgen.models.histories import PersonLevel, StackedHistories
+from lightning_dpgen.models.labelled import without_label
+from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.privacy.plan import Plan
+
+STEPS = "steps"
+# Units of a bound of 1.
+_UNITS = 2.0**20
+
+
+class OfPersons(Statistic):
+    """A statistic of persons, of histories: of each its attributes, the number of rows, and the first row.
+
+    Args:
+        schema: of the histories.
+        inner: of the records of `PersonLevel`; its bound is that of one person.
+    """
+
+    def __init__(self, schema: Any, inner: Statistic) -> None:
+        self._level, self._inner, self.layout = PersonLevel(schema), inner, schema.layout
+        self.shape, self.bound, self.unit, self.k = inner.shape, inner.bound, inner.unit, inner.k
+        self.at_once, self.released = inner.at_once, inner.released
+
+    def scores(self, sums: Tensor) -> Tensor:
+        return self._inner.scores(sums)
+
+    def sums(self, records: Encoded, component: Tensor) -> Tensor:
+        return self._inner.sums(self._level.encode(records), component)
+
+
+@dataclass(frozen=True)
+class HistoryRecipe(Recipe):
+    """Accesses of tables of persons (`TableRecipe`), and one of all tables of steps; a record is a person with all rows.
+
+    Args:
+        schema: the schema of histories; public.
+        k: number of components of persons.
+        n: the declared number of persons.
+        steps_share: share of what may be spent on the tables of steps, in mu^2.
+        seed: of the fits; public.
+
+    Raises:
+        ValueError: for a share outside (0, 1).
+    """
+
+    schema: Any
+    k: int
+    n: int
+    steps_share: float = 0.6
+    seed: int = 0
+    _last: dict = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_share("steps_share", self.steps_share)
+
+    @cached_property
+    def persons(self) -> TableRecipe:
+        """The recipe of persons."""
+        return TableRecipe(PersonLevel(self.schema), self.k, self.n, seed=self.seed)
+
+    @property
+    def workloads(self) -> tuple[Workload, ...]:
+        """The tables of persons, and those of steps."""
+        of_persons = tuple(
+            Workload(own.stage, own.noise_shares, own.max_noise, own.share * (1.0 - self.steps_share), own.rounds)
+            for own in self.persons.workloads
+        )
+        if self.schema.max_rows == 1:
+            return self.persons.workloads
+        shares = weights_of_tables(self.schema)
+        return (*of_persons, Workload(STEPS, shares, self.n, self.steps_share, units=dict.fromkeys(shares, _UNITS)))
+
+    def statistics(self, stage: str, state: State) -> Mapping[str, Statistic]:
+        """Return the statistics of a stage; one person moves each by its bound in L2 at most, with all rows."""
+        if stage == STEPS:
+            return step_tables(self.schema)
+        of_persons = self.persons.statistics(stage, self._of_persons(state))
+        return {name: OfPersons(self.schema, own) for name, own in of_persons.items()}
+
+    def warnings(self, plan: Plan) -> list[str]:
+        """Return what noise hides of persons."""
+        return self.persons.warnings(plan)
+
+    def _of_persons(self, state: State) -> State:
+        return {stage: accesses for stage, accesses in state.items() if stage != STEPS}
+
+    def _mixture(self, state: State) -> Mixture:
+        persons = self.persons._mixture(self._of_persons(state))
+        forests = without_label(persons.network)
+        assert isinstance(forests, StackedForests), "the network of tables"
+        network = StackedHistories(self.schema, self.k, forests.parents)
+        network.persons.load_state_dict(forests.state_dict())
+        if STEPS in state:
+            with pace.stage(LEARNING), torch.no_grad():
+                fit_steps(network, persons.weights, state[STEPS][0], self.seed)
+        return Mixture(network, persons.weights)

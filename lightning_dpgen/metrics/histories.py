@@ -1,0 +1,319 @@
+"""Distances of histories: rows and their times, steps from row to row, and what persons ever have."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import ks_2samp
+
+from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.metrics.marginals import compare_columns
+from lightning_dpgen.metrics.measure import COLUMNS, Listing, Need, Plot, Result, average_and_worst, register
+from lightning_dpgen.metrics.sides import EncodedSides
+from lightning_dpgen.metrics.table_pairs import rank_correlations
+
+# The most choices of a column each of which is looked at by itself.
+FEW = 20
+# Pairs of columns beyond which a choice of pairs stands for all, and values that are listed.
+_PAIRS, _LISTED = 500, 10
+_HEADING = "Histories"
+
+
+class Histories:
+    """Encoded histories by persons, rows and steps; N persons with R rows, one person behind the other.
+
+    Args:
+        schema: of the histories (`data.histories.schema`).
+        encoded: N of them. Codes that no history has count as one more choice.
+
+    Attributes:
+        attributes, counts, starts, gaps, rows: as `parted` of the schema has them.
+        person, place: (R,) the person of each row, and its place in the history, from 0.
+        columns: the names of the columns of a row, each with its number of choices.
+    """
+
+    def __init__(self, schema: Any, encoded: Encoded) -> None:
+        self.schema, self.encoded = schema, encoded
+        self.attributes, self.counts, self.starts, self.gaps, self.rows = schema.parted(encoded)
+        self.person = np.repeat(np.arange(len(self.counts)), self.counts)
+        self.place = np.arange(len(self.person)) - np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
+        self.columns = list(zip(schema.rows.choices, schema.rows.layout.groups, strict=True))
+
+    def steps(self, lag: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """Return the places of rows, and of those so many rows later in the same history."""
+        later = np.flatnonzero(self.place >= lag)
+        return later - lag, later
+
+    def numbers(self, column: int) -> np.ndarray:
+        """Return the places (R,) of choices in their order, NaN of those that have none, such as missing values."""
+        codes = self.rows[:, column]
+        return np.where(codes < ordered_choices(self.schema.rows.layout)[column], codes, np.nan)
+
+    def ever(self, column: int) -> np.ndarray:
+        """Return the shares of persons who ever have each choice of a column."""
+        size = self.columns[column][1] + 1
+        pairs = np.unique(self.person * size + self.rows[:, column])
+        return np.bincount(pairs % size, minlength=size)[:-1] / len(self.counts)
+
+    def means(self, column: int) -> np.ndarray:
+        """Return each person's mean of a column in an order (N,), NaN of persons without a value."""
+        return moments(self.numbers(column), self.person, len(self.counts))[0]
+
+
+def ordered_choices(layout: Layout) -> tuple[int, ...]:
+    """Return how many of the first choices of each group are in an order."""
+    return layout.ordered or (0,) * len(layout.groups)
+
+
+def moments(numbers: np.ndarray, person: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return means and standard deviations (n,) of the numbers of each person, NaN being none."""
+    there = ~np.isnan(numbers)
+    person, numbers = person[there], numbers[there]
+    count = np.bincount(person, minlength=n)
+    count = np.where(count > 0, count, np.nan)
+    mean = np.bincount(person, numbers, minlength=n) / count
+    return mean, np.sqrt(np.bincount(person, (numbers - mean[person]) ** 2, minlength=n) / count)
+
+
+def variation(synthetic: np.ndarray, real: np.ndarray) -> float:
+    """Return the total variation distance of codes (n,) and (m,): 0 equal, 1 disjoint, or where one side alone has none.
+
+    Example:
+        >>> variation(np.array([0, 0, 1, 1]), np.array([0, 1, 1, 1]))
+        0.25
+    """
+    if not (len(synthetic) and len(real)):
+        return float(len(synthetic) != len(real))
+    codes = np.concatenate([synthetic, real])
+    size = int(codes.max()) + 1
+    if size > len(codes):
+        different, codes = np.unique(codes, return_inverse=True)
+        size = len(different)
+    made, true = (np.bincount(part, minlength=size) / len(part) for part in np.split(codes, [len(synthetic)]))
+    return float(0.5 * np.abs(made - true).sum())
+
+
+def smirnov(synthetic: np.ndarray, real: np.ndarray) -> float:
+    """Return the Kolmogorov-Smirnov distance of numbers (n,) and (m,), NaN being none; as `variation` without any.
+
+    Example:
+        >>> smirnov(np.array([1.0, 2.0]), np.array([2.0, 3.0, np.nan]))
+        0.5
+    """
+    synthetic, real = (side[~np.isnan(side)] for side in (synthetic, real))
+    if not (len(synthetic) and len(real)):
+        return float(len(synthetic) != len(real))
+    return float(ks_2samp(synthetic, real, method="asymp").statistic)
+
+
+def well_formed(histories: Histories) -> np.ndarray:
+    """Return whether codes are those of a history, (N,): rows from the first place on, as many as their number says."""
+    schema, counts = histories.schema, histories.counts
+    parts = (histories.attributes, counts, histories.starts, histories.gaps, histories.rows)
+    good = (schema.joined(*parts).codes == histories.encoded.codes).all(axis=1)
+    lacking = (histories.rows >= np.array(schema.rows.layout.groups)).any(axis=1)
+    if schema.order is not None:
+        lacking |= (histories.place > 0) & (histories.gaps >= schema.order.gap.choices)
+        good &= (counts == 0) | (histories.starts < schema.order.start.choices)
+    good[histories.person[lacking]] = False
+    return good
+
+
+A_SCHEMA = Need(lambda sides: sides.schema is not None, "the schema of the histories was not given")
+_AN_ORDER = Need(lambda sides: sides.schema is None or sides.schema.order is not None)
+_STEPS = Need(lambda sides: sides.schema is None or sides.schema.max_rows > 1)
+_PERSONS = Need(lambda sides: sides.schema is None or sides.schema.persons is not None)
+
+
+def _histories(sides: EncodedSides) -> tuple[Histories, list[Histories]]:
+    """Return the real histories, and all that are compared with them."""
+    real, *others = (Histories(sides.schema, part) for part in (sides.real, *sides.compared))
+    return real, others
+
+
+def _some(pairs: Sequence[Any], seed: int) -> list[Any]:
+    """Return all pairs, or a choice of them by the public seed."""
+    chosen = np.random.default_rng(seed).permutation(len(pairs))[:_PAIRS]
+    return [pairs[place] for place in np.sort(chosen)]
+
+
+def _mean(distances: Sequence[float]) -> float:
+    return float(np.mean(distances))
+
+
+@register(
+    "histories", section="integrity", place=5, better="higher", needs=(A_SCHEMA,),
+    says="Share of persons whose codes are those of a history: rows in a line, as many as their number says, each with a "
+    "time and all columns.",
+)  # fmt: skip
+def _check_forms(sides: EncodedSides) -> Result:
+    _, others = _histories(sides)
+    return Result(*({"persons whose history is well-formed": float(well_formed(other).mean())} for other in others))
+
+
+@register(
+    "histories", section="rows", place=10, better="lower", needs=(A_SCHEMA,),
+    says="Total variation distance of the number of rows of a person, of the bins of first times and of distances from row "
+    "to row, and of the columns of first rows and of all rows: 0 equal, 1 disjoint.",
+    glance={"number of rows": "distance of the number of rows of a person"},
+)  # fmt: skip
+def _compare_rows(sides: EncodedSides) -> Result:
+    real, others = _histories(sides)
+    columns = range(len(real.columns))
+    pairs = _some(list(itertools.combinations(columns, 2)), sides.seed)
+    results, order = [], sides.schema.order is not None
+    for other in others:
+        scores = {"number of rows": variation(other.counts, real.counts)}
+        if order:
+            scores["first time"] = variation(*(side.starts[side.counts > 0] for side in (other, real)))
+            scores["distance from row to row"] = variation(*(side.gaps[side.place > 0] for side in (other, real)))
+            first = [variation(*(side.rows[side.place == 0, i] for side in (other, real))) for i in columns]
+            scores["column of first rows, mean"] = _mean(first)
+        scores["column of a row, mean"] = _mean([variation(other.rows[:, i], real.rows[:, i]) for i in columns])
+        if pairs:
+            scores["two columns of a row, mean"] = _mean([
+                variation(*(_joint(side.rows[:, a], side.rows[:, b], real.columns[b][1]) for side in (other, real)))
+                for a, b in pairs
+            ])  # fmt: skip
+        results.append(scores)
+    counted = (others[0].counts, real.counts)
+    plots = [_draw_shares("Number of rows", counted, range(sides.schema.max_rows + 1), "rows of a person")]
+    if order and sides.schema.max_rows > 1:
+        gaps = tuple(side.gaps[side.place > 0] for side in (others[0], real))
+        bins = range(1, sides.schema.order.gap.choices + 1)
+        plots.append(_draw_shares("Distance from row to row", gaps, bins, "bin of the distance"))
+    return Result(*results, plots=plots)
+
+
+def _draw_shares(caption: str, codes: tuple[np.ndarray, ...], at: range, along: str) -> Plot:
+    """Draw the shares of codes of both sides, synthetic first, each at its place."""
+    made, true = (np.bincount(side, minlength=len(at))[: len(at)] / max(1, len(side)) for side in codes)
+    words = {"alt": caption.lower(), "along": along, "up": "share"}
+    return Plot(_HEADING, caption, "lines", {"synthetic": made, "real": true, "at": at} | words)
+
+
+def _joint(one: np.ndarray, other: np.ndarray, choices: int) -> np.ndarray:
+    """Return codes of two columns together; the other one has so many choices, and one for what no history has."""
+    return one.astype(np.int64) * (choices + 1) + other
+
+
+@register(
+    "histories", section="steps from row to row", place=15, better="lower", needs=(A_SCHEMA, _AN_ORDER, _STEPS),
+    says="Total variation distance of a column before and after, together, over all steps; and how far the rank "
+    "correlation of a column in an order with itself, one and two rows later, is from the real one.",
+    glance={"column before and after, mean": "distance of steps from row to row"},
+)  # fmt: skip
+def _compare_steps(sides: EncodedSides) -> Result:
+    real, others = _histories(sides)
+    in_order = [i for i, ordered in enumerate(ordered_choices(sides.schema.rows.layout)) if ordered]
+    results, farthest = [], []
+    for other in others:
+        moved = []
+        for i, (_, choices) in enumerate(real.columns):
+            pairs = ((side.rows[:, i], *side.steps()) for side in (other, real))
+            moved.append(variation(*(_joint(codes[before], codes[after], choices) for codes, before, after in pairs)))
+        scores = average_and_worst("column before and after", moved)
+        for lag in (1, 2)[: sides.schema.max_rows - 1]:
+            apart = [abs(_lagged(other, i, lag) - _lagged(real, i, lag)) for i in in_order]
+            scores |= {f"rank correlation at lag {lag}, mean difference": _mean(apart)} if apart else {}
+        results.append(scores)
+        farthest.append(int(np.argmax(moved)))
+    return Result(*results, plots=_draw_steps(others[0], real, farthest[0]))
+
+
+def _draw_steps(synthetic: Histories, real: Histories, column: int) -> list[Plot]:
+    """Draw the shares of the choices after each choice of a column; nothing of a column with many."""
+    name, choices = real.columns[column]
+    if choices > FEW:
+        return []
+    plots, names = [], list(real.schema.rows.choices.values())[column]
+    for word, side in (("real", real), ("synthetic", synthetic)):
+        before, after = (side.rows[rows, column] for rows in side.steps())
+        counts = np.bincount(_joint(before, after, choices), minlength=(choices + 1) ** 2).reshape(choices + 1, -1)
+        counts = counts[:-1, :-1].astype(float)
+        total = counts.sum(axis=1, keepdims=True)
+        shares = np.divide(counts, total, out=np.full_like(counts, np.nan), where=total > 0)
+        caption = f"{name}: from a row (down) to the next (across), {word}"
+        plots.append(Plot("Steps from row to row", caption, "heat_map", {"values": shares, "names": names, "alt": caption}))
+    return plots
+
+
+def _lagged(histories: Histories, column: int, lag: int) -> float:
+    numbers = histories.numbers(column)
+    both = np.stack([numbers[rows] for rows in histories.steps(lag)], axis=1)
+    return float(rank_correlations(both, np.array([[0, 1]]))[0])
+
+
+@register(
+    "histories", section="whole histories", place=20, better="lower", needs=(A_SCHEMA,),
+    says=f"Differences of the shares of persons who ever have a choice, over all choices of columns with up to {FEW}; and "
+    "the Kolmogorov-Smirnov distance of persons' means of a column in an order, by its bins.",
+    glance={"ever has a choice, mean difference": "difference of the shares of persons who ever have a choice"},
+)  # fmt: skip
+def _compare_whole(sides: EncodedSides) -> Result | str:
+    real, others = _histories(sides)
+    few = [i for i, (_, choices) in enumerate(real.columns) if choices <= FEW]
+    in_order = [i for i, ordered in enumerate(ordered_choices(sides.schema.rows.layout)) if ordered]
+    if not few and not in_order:
+        return f"no column of a row has up to {FEW} choices, or an order"
+    results, listings = [], []
+    for other in others:
+        scores = {}
+        if few:
+            made, true = (np.concatenate([side.ever(i) for i in few]) for side in (other, real))
+            apart = np.abs(made - true)
+            scores["ever has a choice, mean difference"] = float(apart.mean())
+            scores["ever has a choice, worst difference"] = float(apart.max())
+            listings = listings or [_list_ever(sides.schema, few, made, true)]
+        if in_order:
+            scores["mean of a person, mean distance"] = _mean([smirnov(other.means(i), real.means(i)) for i in in_order])
+        results.append(scores)
+    return Result(*results, listings=listings)
+
+
+def _list_ever(schema: Any, columns: list[int], made: np.ndarray, true: np.ndarray) -> Listing:
+    choices = list(schema.rows.choices.items())
+    named = [(name, choice) for name, own in (choices[i] for i in columns) for choice in own]
+    worst = np.argsort(-np.abs(made - true), kind="stable")[:_LISTED]
+    return Listing(
+        "choices that persons ever have", "Shares of persons, those first that differ most.",
+        ("column", "choice", "synthetic", "real"), [(*named[k], float(made[k]), float(true[k])) for k in worst],
+    )  # fmt: skip
+
+
+@register(
+    "histories", section=COLUMNS, place=25, better="lower", needs=(A_SCHEMA, _PERSONS),
+    says="Total variation distance of the attributes of persons, and of pairs of them: 0 equal, 1 disjoint.",
+    glance={"one column, mean": "mean distance of an attribute", "two columns, mean": "mean distance of two attributes"},
+)  # fmt: skip
+def _compare_attributes(sides: EncodedSides) -> Result:
+    return compare_columns(sides.of_groups(sides.schema.persons.layout))
+
+
+@register(
+    "histories", section="attributes and rows", place=26, better="lower", needs=(A_SCHEMA, _PERSONS),
+    says="Total variation distance of an attribute together with the number of rows, and with a column of each row.",
+)  # fmt: skip
+def _compare_attributes_with_rows(sides: EncodedSides) -> Result:
+    real, others = _histories(sides)
+    of_persons = range(sides.schema.attributes)
+    pairs = _some(list(itertools.product(of_persons, range(len(real.columns)))), sides.seed)
+    results = []
+    for other in others:
+        rows = [
+            variation(
+                *(_joint(side.attributes[side.person, a], side.rows[:, i], real.columns[i][1]) for side in (other, real))
+            )
+            for a, i in pairs
+        ]
+        most = sides.schema.max_rows
+        counts = [
+            variation(*(_joint(side.attributes[:, a], side.counts, most) for side in (other, real))) for a in of_persons
+        ]
+        results.append(
+            {"attribute and number of rows, mean": _mean(counts)} | average_and_worst("attribute and column", rows)
+        )
+    return Result(*results)
