@@ -23,6 +23,8 @@ _AT_ONCE, _MADE_UP = 1 << 14, 6000
 _ROUNDS, _PACE, _KEPT, _LONGEST = 60, 0.5, 0.6, 0.6
 # Cells whose deviation is so many times what they hold on average have slow waves alone.
 _SMOOTH = 2.0
+# The weight of the table of a column by itself in the row before, over that of other tables of its size.
+_OWN = 2.0
 # The least that a choice of a target counts, in steps.
 _LEAST = 0.25
 
@@ -61,8 +63,15 @@ def name_of(target: str, feature: Feature) -> str:
 
 
 def weights_of_tables(schema: Any) -> dict[str, float]:
-    """Return the weights of all tables of steps: a large one gets more, by the power 2/3 of its cells."""
-    return {name_of(target, feature): (feature.size * size) ** (2 / 3) for target, feature, size in Steps(schema).tables}
+    """Return the weights of all tables of steps: a large one gets more, by the power 2/3 of its cells.
+
+    A column by itself in the row before gets twice as much, since histories are told by it first.
+    """
+    weights = {}
+    for target, feature, size in Steps(schema).tables:
+        own = _OWN if feature.name == f"before: {target}" else 1.0
+        weights[name_of(target, feature)] = own * (feature.size * size) ** (2 / 3)
+    return weights
 
 
 def step_tables(schema: Any) -> dict[str, Statistic]:

@@ -115,8 +115,11 @@ class Steps:
         attributes = () if schema.persons is None else schema.persons.layout.groups
         of_attributes = (schema.persons.layout.ordered if attributes else ()) or (0,) * len(attributes)
         m = schema.max_rows
-        common = [Feature("rows", m + 1, m + 1), Feature("place", m, m)]
-        common += [Feature("time", _TIMES, _TIMES)] if order is not None else []
+        # Where rows have times, these say what the place would say, with less noise.
+        common = [
+            Feature("rows", m + 1, m + 1),
+            Feature("place", m, m) if order is None else Feature("time", _TIMES, _TIMES),
+        ]
         common += [Feature(f"attribute {i}", size, of_attributes[i]) for i, size in enumerate(attributes)]
         self.features: dict[str, list[Feature]] = {}
         for j, (name, size, ordered) in enumerate(self.targets):
@@ -128,7 +131,7 @@ class Steps:
             elif ordered:
                 own.append(Feature(f"mean: {name}", size + 1, ordered))
             now = [Feature(f"now: {other}", *rest) for other, *rest in self.targets[:j]]
-            self.features[name] = [*(common if first else common[2:3] if order is not None else []), *own, *now]
+            self.features[name] = [*(common if first else common[1:2] if order is not None else []), *own, *now]
 
     @property
     def tables(self) -> list[tuple[str, Feature, int]]:
