@@ -61,6 +61,8 @@ class Histories(Kind):
     parts = "the attributes of a person, the columns of a row, and the largest number of rows"
     measured_networks = ("histories",)
     forms = (PERSONS, ROWS)
+    # A network draws each choice by itself, so rows would stand behind the last one.
+    trains = False
 
     def source(self, spec: HistoriesSpec) -> Source:
         return HistoryFiles(spec)

@@ -32,6 +32,7 @@ class Kind(ABC):
         parts: the parts of a description, in words.
         discoverable: the parts of a description that may be found privately, in a word.
         measured_networks: the names of networks fitted to measured statistics, today's and those of earlier planners.
+        trains: whether networks of other kinds of records are trained on these, too.
         components: the setting of how many components are fitted to what is measured.
         tabular: whether records are rows of cells, which are compared by their values and completed where some are empty.
         endings: of files that records of this kind alone have.
@@ -49,6 +50,7 @@ class Kind(ABC):
     parts: ClassVar[str] = "all that is declared of it"
     discoverable: ClassVar[str] = "values"
     measured_networks: ClassVar[tuple[str, ...]] = ()
+    trains: ClassVar[bool] = True
     components: ClassVar[str] = "model.components"
     tabular: ClassVar[bool] = False
     endings: ClassVar[tuple[str, ...]] = ()

@@ -315,6 +315,8 @@ def _other_releases(certificate: dict[str, Any]) -> str:
 
 def _several_records(declared: dict[str, Any]) -> str:
     most = _rows_of_a_person(declared)
+    if declared.get("data") == "histories":
+        return "All rows of a person are one record."
     if most is None:
         return "A person with several records is protected less."
     return f"Of a person with more than {say_count(most, 'record')}, those beyond that number took no part."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.data.schema import Schema, kind_of
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.models.priors import make_prior
 from lightning_dpgen.optim.stages import training_stage
@@ -34,6 +34,8 @@ _KEYWORDS = ("n", "k", "bias", "lr", "seed", "log_every")
 
 def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
     """Refuse settings of a model that do not fit the records."""
+    if not kind_of(schema).trains:
+        raise UsageError(f"model: no network is trained on records of kind {schema.kind}; take model=measured")
     if getattr(spec, "network", None) == "deep_conv" and schema.dimensions != 2:
         raise UsageError(f"model.network=deep_conv: is for pictures, and data={source} has none; use model.network=dense")
     for name, words, dimensions in (("network", "pictures", (2,)), ("critic", "pictures and series", (1, 2))):

@@ -135,7 +135,7 @@ def test_attributes_may_stand_in_each_row():
     expected = read_histories(HistoryTables(ROWS_OF, PATIENTS[PATIENTS.person != "z"]), schema)
     assert sorted(map(tuple, read.encoded.codes)) == sorted(map(tuple, expected.encoded.codes))
     rows.loc[rows.day == 4, "sex"] = "M"
-    with pytest.raises(BadRecords, match="an attribute of a person changes"):
+    with pytest.raises(BadRecords, match="'sex' changes from row to row"):
         read_histories(HistoryTables(rows), schema)
     assert read_histories(HistoryTables(rows), schema, outside="clamp").counted[CHANGED] == 1
 
@@ -143,7 +143,7 @@ def test_attributes_may_stand_in_each_row():
 WRONG = {
     "a row of no person": (ROWS_OF.assign(person="q"), PATIENTS, "that the table of persons lacks"),
     "a row without a person": (ROWS_OF.assign(person=[None, *"xxxx"]), PATIENTS, "a value is missing"),
-    "a person twice": (ROWS_OF, pd.concat([PATIENTS, PATIENTS[:1]]), "twice: expected one row for each person"),
+    "a person twice": (ROWS_OF, pd.concat([PATIENTS, PATIENTS[:1]]), "twice, 'x': expected one row for each person"),
     "a time before the first": (ROWS_OF.assign(day=-1), PATIENTS, "is below low, 0"),
     "a time behind the last": (ROWS_OF.assign(day=500_000), PATIENTS, "is above high, 60099"),
     "a distance": (ROWS_OF.assign(day=[0, 90, 1, 4, 90]), PATIENTS, "86 is above high, 60"),
@@ -188,6 +188,49 @@ BROKEN = {
     "too many rows": ("{r: {file: f, person: p, max_rows: 3000, columns: {a: {type: boolean}}}}", "max_rows: 3000"),
     "no keep": ("{r: {file: f, person: p, max_rows: 3, order: t, keep: some, start: {low: 0, high: 9}, gap: {high: 9}, "
                 "columns: {a: {type: boolean}}}}", "keep: 'some': expected one of first, last"),
+    "a fixed text": (
+        "{r: {file: f, person: p, max_rows: 3, fixed: sex, columns: {a: {type: boolean}}}}",
+        "r: fixed: 'sex': expected columns",
+    ),
+    "a label of a row": (
+        "{r: {file: f, person: p, max_rows: 3, fixed: {s: {type: boolean}}, label: a, columns: {a: {type: boolean}}}}",
+        "'a' is the label of a row",
+    ),
+    "no such label": (
+        "{r: {file: f, person: p, max_rows: 3, fixed: {s: {type: boolean}}, label: b, columns: {a: {type: boolean}}}}",
+        "'b'",
+    ),
+    "nothing of persons": (
+        "{persons: , r: {file: f, person: p, max_rows: 3, columns: {a: {type: boolean}}}}",
+        "persons: expected file, key and columns",
+    ),
+    "a misspelt key": (
+        "{r: {file: f, person: p, max_rows: 3, oder: t, columns: {a: {type: boolean}}}}",
+        "oder: unknown here: did you mean 'order'",
+    ),
+    "a column as its person": (
+        "{r: {file: f, person: p, max_rows: 3, columns: {p: {type: boolean}}}}",
+        "'p': is the column of persons, too",
+    ),
+    "an attribute as its table": (
+        "{r: {file: f, person: p, max_rows: 3, fixed: {r: {type: boolean}}, columns: {a: {type: boolean}}}}",
+        "'r': is the table of rows, too",
+    ),
+    "constraints": (
+        "{r: {file: f, person: p, max_rows: 3, constraints: [a = true if b = true], "
+        "columns: {a: {type: boolean}, b: {type: boolean}}}}",
+        "constraints: are not kept by histories",
+    ),
+    "one distance": (
+        "{r: {file: f, person: p, max_rows: 3, order: t, start: {low: 0, high: 9}, gap: {low: 1, high: 1}, "
+        "columns: {a: {type: boolean}}}}",
+        "'t': gap: has one bin",
+    ),
+    "the last of days": (
+        "{r: {file: f, person: p, max_rows: 3, order: t, start: {low: 2020-01-01, high: 2021-01-01}, "
+        "gap: {high: 2000000}, columns: {a: {type: boolean}}}}",
+        "gap: 3 rows may pass 9999-12-31",
+    ),
 }  # fmt: skip
 
 
@@ -207,3 +250,15 @@ def test_attributes_in_rows_are_declared_as_fixed(tmp_path):
     )
     described = read_description(tmp_path / "h.yaml", 16)
     assert described.files.persons is None and described.schema.persons.label == "sex"
+
+
+def test_rows_of_one_time_are_told_apart_by_attributes_last():
+    schema = _schema()
+    rows = pd.DataFrame({"person": ["x", "x"], "day": [3, 3], "ward": ["a", "a"], "cost": [5, 5], "sex": ["F", "M"]})
+    found = [read_histories(HistoryTables(own), schema, outside="clamp").encoded.codes for own in (rows, rows[::-1])]
+    assert (found[0] == found[1]).all()
+
+
+def test_keys_of_two_types_are_told():
+    with pytest.raises(BadRecords, match=r"'1' \(str\), that the table of persons lacks"):
+        read_histories(HistoryTables(ROWS_OF.assign(person="1"), PATIENTS.assign(person=range(len(PATIENTS)))), _schema())

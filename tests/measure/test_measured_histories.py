@@ -195,3 +195,18 @@ def test_two_files_become_a_release(tmp_path, capsys):
     assert list(rows) == ["patient", "day", "ward", "cost"] and set(rows.patient) <= set(persons.patient)
     assert rows.groupby("patient").size().max() <= 4 and rows.groupby("patient").day.is_monotonic_increasing.all()
     capsys.readouterr()
+    where = ["-n", "9", "--form", "persons", "-o", str(tmp_path / "w.csv"), "--where"]
+    assert main(["sample", str(run / "release"), *where, "sex=F"]) == 0
+    assert set(pd.read_csv(tmp_path / "w.csv").sex) == {"F"}
+    assert "All rows of a person are one record." in (run / "release/README.md").read_text()
+
+
+@pytest.mark.parametrize("model", ["vae", "rbm", "wgan", "classifier"])
+def test_networks_are_refused_before_a_run(tmp_path, capsys, model):
+    text = (Path(__file__).parents[1] / "data/visits.yaml").read_text()
+    (tmp_path / "visits.yaml").write_text(text)
+    (tmp_path / "visits.csv").write_text("patient,day,ward,cost\n")
+    (tmp_path / "patients.csv").write_text("patient,sex,died\n")
+    given = ["data=histories", f"data.path={tmp_path / 'visits.yaml'}", "data.n=300", "privacy.epsilon=8", f"model={model}"]
+    assert main(["train", *given, f"run_dir={tmp_path / 'run'}"]) == 2
+    assert "take model=measured" in capsys.readouterr().err and not (tmp_path / "run").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,8 @@ def read_description(path: str | Path, bins: int) -> HistoryDescription:
     path = Path(path)
     check_there(path, "description of histories")
     fields = read_yaml(path, "events")
+    if PERSONS in fields and fields[PERSONS] is None:
+        raise BadSchema(f"{path}: persons: expected file, key and columns; or leave it out")
     tables = [name for name in fields if name != PERSONS]
     if len(tables) != 1:
         raise BadSchema(
@@ -66,6 +69,10 @@ def _description(persons: Any, name: str, rows: Any, folder: Path, bins: int) ->
     fixed = of_rows.get("fixed")
     if persons is not None and fixed is not None:
         raise BadSchema("expected attributes in the table of persons, or under fixed, not both", key="fixed", place=name)
+    if fixed is not None and not (isinstance(fixed, Mapping) and fixed):
+        raise BadSchema(
+            f"{shortened(fixed)}: expected columns, as in fixed: {{sex: {{type: boolean}}}}", key="fixed", place=name
+        )
     attributes, of_persons = None, {}
     if persons is not None:
         of_persons, table_of_persons = _parted(PERSONS, persons, _OF_PERSONS)
@@ -76,7 +83,7 @@ def _description(persons: Any, name: str, rows: Any, folder: Path, bins: int) ->
         attributes = _table(name, {"columns": fixed} | _label(table_of_rows, fixed), bins)
     person = _text(name, "person", of_rows.get("person"))
     names = HistoryNames(PERSONS, name, _text(PERSONS, "key", of_persons.get("key", person)), person)
-    if attributes is not None and persons is None:
+    if fixed is not None and table_of_rows.get("label") in fixed:
         table_of_rows = {own: value for own, value in table_of_rows.items() if own != "label"}
     if "max_rows" not in of_rows:
         raise BadSchema("missing: expected the largest number of rows of a person that count", key="max_rows", place=name)
@@ -93,6 +100,9 @@ def _parted(place: str, fields: Any, own: tuple[str, ...]) -> tuple[dict[str, An
     """Return the keys of a table that are those of histories, and those of any table."""
     if not isinstance(fields, Mapping):
         raise BadSchema(f"{shortened(fields)}: expected keys and values, such as file and columns", place=place)
+    for key in fields:
+        if key not in own and (near := difflib.get_close_matches(str(key), own, 1, 0.7)):
+            raise BadSchema(f"unknown here: did you mean {near[0]!r}?", key=str(key), place=place)
     return {key: fields[key] for key in own if key in fields}, {key: x for key, x in fields.items() if key not in own}
 
 

@@ -71,11 +71,12 @@ def read_histories(tables: HistoryTables, schema: HistorySchema, *, outside: str
     person, times, codes, fixed = _read_rows(tables, schema, numbers, outside, counted)
     n = len(numbers.known)
     if tables.persons is not None and n > known:
+        unknown = list(numbers.known)[known]
         raise BadRecords(
-            f"the table of rows has a {shortened(schema.names.person)} that the table of persons lacks: expected a row for "
-            "each person there"
+            f"the table of rows has a {shortened(schema.names.person)}, {shortened(unknown)} ({type(unknown).__name__}), "
+            "that the table of persons lacks: expected a row for each person there, and keys of one type in both"
         )
-    order = np.lexsort((*codes.T[::-1], times, person))
+    order = np.lexsort((*fixed.T[::-1], *codes.T[::-1], times, person))
     person, times, codes = person[order], times[order], codes[order]
     sizes = np.bincount(person, minlength=n)
     place = np.arange(len(person)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -123,18 +124,19 @@ def _joined(
     distance = np.diff(times, prepend=0)
     distance[begins[there]] = schema.order.gap.limits[0]
     starts = np.zeros(n, np.int64)
-    starts[there] = _coded(schema.order.start, times[begins[there]], outside, counted)
-    gaps = _coded(schema.order.gap, distance, outside, counted)
+    first = f"the first time that counts of a person (start, keep={schema.keep})"
+    starts[there] = _coded(schema.order.start, first, times[begins[there]], outside, counted)
+    gaps = _coded(schema.order.gap, "the distance from a row to the next one (gap)", distance, outside, counted)
     return schema.joined(attributes, counts, starts, gaps, codes)
 
 
-def _coded(column: Numeric, ticks: np.ndarray, outside: str, counted: Counter[str]) -> np.ndarray:
+def _coded(column: Numeric, words: str, ticks: np.ndarray, outside: str, counted: Counter[str]) -> np.ndarray:
     """Return the choices of times or distances, given as ticks."""
     values = column.restored(ticks, np.zeros(len(ticks), bool))
     try:
         return column.encode(values, column.clamps(outside), counted)[0]
     except Misfit as misfit:
-        raise BadRecords(f"column {shortened(column.name)}: {misfit}") from None
+        raise BadRecords(f"column {shortened(column.name)}, {words}: {misfit}") from None
 
 
 def _fixed(
@@ -146,11 +148,16 @@ def _fixed(
     if changes.any():
         if outside != CLAMP:
             raise BadRecords(
-                "an attribute of a person changes from row to row: expected the same in all rows of a person; make it a "
-                "column of rows, or take that of the first row with outside=clamp"
+                f"{shortened(_changed(fixed, first[person], schema))} changes from row to row of a person: expected the "
+                "same in all rows of a person; make it a column of rows, or take that of the first row with outside=clamp"
             )
         counted[CHANGED] = len(np.unique(person[changes]))
     return first
+
+
+def _changed(fixed: np.ndarray, first: np.ndarray, schema: HistorySchema) -> str:
+    assert schema.persons is not None
+    return list(schema.persons.choices)[int((fixed != first).any(axis=0).argmax())]
 
 
 def _read_persons(
@@ -162,9 +169,11 @@ def _read_persons(
         raise ValueError("persons: a table of persons whose attributes are not declared: leave it out")
     read = _read(source, schema.persons, key, outside, counted)
     if len(numbers.of(read.owners)) > len(numbers.known):
+        counts = read.owners.value_counts()
+        (twice, *_) = [one["values"].as_py() for one in counts if one["counts"].as_py() > 1]
         raise BadRecords(
-            f"the table of persons has a {shortened(key)} twice: expected one row for each person; where attributes stand "
-            "in each row of the other table, declare them as fixed there"
+            f"the table of persons has a {shortened(key)} twice, {shortened(twice)}: expected one row for each person; "
+            "where attributes stand in each row of the other table, declare them as fixed there"
         )
     return read.encoded.codes.astype(np.int64)
 

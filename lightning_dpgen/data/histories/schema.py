@@ -64,8 +64,7 @@ class RowOrder:
         scale, special = self.start.scale, ("density", "density_noise", "edges", "transform", "special")
         kept = {name: value for name, value in self.start.declared.dump().items() if name not in special}
         latest = int(self.start.limits[1]) + _MOST_ROWS * int(self.gap.limits[1])
-        if self.start.type == "date":
-            latest = min(latest, int(scale.tick("9999-12-31")))
+        latest = min(latest, int(scale.tick("9999-12-31")) if self.start.type == "date" else 2**53)
         return column_of(self.name, kept | {"high": scale.declared(latest), "bins": 1})
 
     @property
@@ -138,8 +137,12 @@ class HistorySchema(Schema):
                 raise BadSchema("is learned as a number: expected bins (leave encoding out)", scaled, "encoding")
             if table is not None and not table.layout.groups:
                 raise BadSchema("no column has two values: expected something to learn", key=part)
+            if table is not None and (table.restricts or (table is self.rows and table.impossible_pairs())):
+                raise BadSchema("are not kept by histories yet: leave them out", key="constraints", place=part)
         if self.rows.label is not None:
             raise BadSchema(f"{self.rows.label!r} is the label of a row: expected the label of a person", key="label")
+        self._check_names()
+        self._check_times()
         taken = [] if self.persons is None else [column.name for column in self.persons.columns]
         taken += [] if self.order is None else [self.order.name]
         if twice := sorted(set(taken) & {column.name for column in self.rows.columns}):
@@ -149,6 +152,32 @@ class HistorySchema(Schema):
                 f"{self.max_rows:,} rows of {self.per_row} columns: expected at most {_MOST_GROUPS:,} places in a history",
                 key="max_rows",
             )
+
+    def _check_names(self) -> None:
+        names, of_order = self.names, [] if self.order is None else [self.order.name]
+        persons = [] if self.persons is None else [column.name for column in self.persons.columns]
+        rows = [*of_order, *(column.name for column in self.rows.columns)]
+        for name, columns, words in (
+            (names.key, persons, "the key of persons"),
+            (names.person, rows, "the column of persons"),
+            (names.rows, persons, "the table of rows"),
+            *((name, persons, "the column of times") for name in of_order),
+        ):
+            if name in columns:
+                raise BadSchema(f"is {words}, too: expected another name", name)
+
+    def _check_times(self) -> None:
+        if self.order is None:
+            return
+        start, gap = self.order.start, self.order.gap
+        for key, column in (("start", start), ("gap", gap)):
+            if column.choices < 2:
+                raise BadSchema("has one bin: expected two or more (a larger high, or more bins)", self.order.name, key)
+        latest = int(start.limits[1]) + (self.max_rows - 1) * int(gap.limits[1])
+        most = int(start.scale.tick("9999-12-31")) if start.type == "date" else 2**53
+        if latest > most:
+            end = "9999-12-31" if start.type == "date" else "2^53"
+            raise BadSchema(f"{self.max_rows:,} rows may pass {end}: expected a smaller high", self.order.name, "gap")
 
     @property
     def attributes(self) -> int:
@@ -282,7 +311,13 @@ class HistorySchema(Schema):
         """Return a condition on an attribute of persons."""
         if self.persons is None:
             raise ValueError(f"column {quote(clause.column)}: persons have no attributes, on which conditions are set")
-        return self.persons.condition(clause)
+        condition = self.persons.condition(clause)
+        if condition.test is not None:
+            raise ValueError(
+                f"column {quote(clause.column)}: a condition on values within bins is not kept by histories: expected one "
+                "on a category, or at the edges of bins"
+            )
+        return condition
 
     @property
     def label_values(self) -> tuple[str, list[Any]]:

@@ -39,6 +39,7 @@ _BOUGHT = {
     "moments": "what is typical of series, how far they differ from that, and what differs together",
     "shapes": "which kinds of series there are",
     "tables": "how often values, and each two of them, occur",
+    "steps": "how a row of a person follows from the rows before",
     "margins": "how often the values of each column occur",
     "scores": "which columns are large or small together",
     "crossings": "which columns tell of the label together",
