@@ -93,7 +93,7 @@ def persons_warning(spec: RunSpec, schema: Schema) -> str | None:
 def lost_histories_warning(spec: RunSpec) -> str | None:
     """Return a warning that records of a person are learned as if they were those of several."""
     person, most = spec.data.column_of_persons, spec.data.most_rows
-    if person is None or most == 1:
+    if person is None or most == 1 or not spec.privacy.private:
         return None
     return (
         f"data.person={person} protects persons, and synthetic records belong to none: the order of a person's "
