@@ -100,7 +100,7 @@ def test_a_schema_is_what_its_json_says(schema):
 
 
 def test_a_history_follows_from_the_rows_of_its_person_alone():
-    """In whatever order they stand, and whoever else is there."""
+    """The order of the file and other persons move nothing."""
     schema = _schema()
     whole = read_histories(HistoryTables(ROWS_OF, PATIENTS), schema).encoded.codes
     for seed in range(5):
@@ -125,6 +125,9 @@ def test_rows_without_an_order_are_chosen_as_if_at_random_and_alike():
     chosen = {tuple(map(tuple, schema.parted(read_histories(HistoryTables(many.assign(cost=many.cost + 7 * seed)),
                                                             schema).encoded)[-1])) for seed in range(8)}  # fmt: skip
     assert len(chosen) > 3
+    both = pd.concat([many.assign(person=0, cost=many.cost + 50), many])
+    assert (read_histories(HistoryTables(both), schema).encoded.codes[1:]
+            == read_histories(HistoryTables(many), schema).encoded.codes).all()  # fmt: skip
     one, other = (read_histories(HistoryTables(rows), schema).encoded.codes for rows in (many, many[::-1]))
     assert (one == other).all()
 

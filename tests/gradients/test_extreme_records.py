@@ -188,7 +188,7 @@ def test_a_person_of_permuted_factors_adds_no_more_than_the_bound(amx, monkeypat
 
 
 def test_captured_gradients_are_added_in_all_bits():
-    """Whoever adds them, and whatever is set."""
+    """Products in fewer bits, to which torch is set here, are not used for the sum."""
     torch.manual_seed(0)
     network = nn.Linear(256, 256, bias=False)
     term, stream = PerRecord(lambda lot, _: network(lot.records).square().sum(dim=1)), PrivateStream(seed=0)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.common.nearest_word import suggest
+from lightning_dpgen.common.nearest_word import nearest
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.text import MissingData, check_there
 from lightning_dpgen.data.histories.reading import HistoryTables
@@ -16,6 +15,7 @@ from lightning_dpgen.data.histories.schema import HistoryNames, HistorySchema, R
 from lightning_dpgen.data.tables.column import BadSchema, shortened
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_yaml, schema_of
+from lightning_dpgen.data.tables.schema_keys import TableKeys
 
 PERSONS = "persons"
 # The keys of the table of persons, and of that of rows, beside those of any table.
@@ -100,9 +100,10 @@ def _parted(place: str, fields: Any, own: tuple[str, ...]) -> tuple[dict[str, An
     """Return the keys of a table that are those of histories, and those of any table."""
     if not isinstance(fields, Mapping):
         raise BadSchema(f"{shortened(fields)}: expected keys and values, such as file and columns", place=place)
+    known = (*own, "columns", *TableKeys.model_fields)
     for key in fields:
-        if key not in own and (near := difflib.get_close_matches(str(key), own, 1, 0.7)):
-            raise BadSchema(f"unknown here: did you mean {near[0]!r}?", key=str(key), place=place)
+        if key not in known and (near := nearest(key, known, shortened=True)) is not None:
+            raise BadSchema(f"unknown here: did you mean {near!r}?", key=str(key), place=place)
     return {key: fields[key] for key in own if key in fields}, {key: x for key, x in fields.items() if key not in own}
 
 
@@ -143,8 +144,7 @@ def _order(place: str, fields: Mapping[str, Any], bins: int) -> RowOrder | None:
 
 def _text(place: str, key: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        near = suggest(str(value), []) if value is not None else ""
-        raise BadSchema(f"{'missing' if value is None else shortened(value)}: expected a name{near}", key=key, place=place)
+        raise BadSchema(f"{'missing' if value is None else shortened(value)}: expected a name", key=key, place=place)
     return value
 
 

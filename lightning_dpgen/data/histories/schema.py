@@ -143,10 +143,6 @@ class HistorySchema(Schema):
             raise BadSchema(f"{self.rows.label!r} is the label of a row: expected the label of a person", key="label")
         self._check_names()
         self._check_times()
-        taken = [] if self.persons is None else [column.name for column in self.persons.columns]
-        taken += [] if self.order is None else [self.order.name]
-        if twice := sorted(set(taken) & {column.name for column in self.rows.columns}):
-            raise BadSchema("appears twice: expected each name once, among persons and rows", twice[0])
         if len(self.layout.groups) > _MOST_GROUPS:
             raise BadSchema(
                 f"{self.max_rows:,} rows of {self.per_row} columns: expected at most {_MOST_GROUPS:,} places in a history",
@@ -165,6 +161,8 @@ class HistorySchema(Schema):
         ):
             if name in columns:
                 raise BadSchema(f"is {words}, too: expected another name", name)
+        if twice := [name for name in dict.fromkeys(rows) if name in persons or rows.count(name) > 1]:
+            raise BadSchema("appears twice: expected each name once, among persons and rows", twice[0])
 
     def _check_times(self) -> None:
         if self.order is None:
