@@ -1,8 +1,6 @@
 """Kernels of private steps on a GPU, in Triton: norms of sums of outer products, weights, and gradients of single records.
 
-Triton comes with the CUDA builds of torch. Where it is missing, `AVAILABLE` is False and torch's own products are taken.
-Triton's interpreter (``TRITON_INTERPRET=1``, set before Triton is imported) runs the kernels on a processor, which is how
-they are tested without a GPU.
+Where Triton is missing, `serve` returns False and torch's own products are taken.
 
 The numbers of a record depend on that record alone: each program writes numbers of one record, nothing is added by
 atomics, and no size that a kernel is compiled for or loops over follows from the number of records or from a slot. So a
@@ -11,24 +9,16 @@ lot of another size compiles nothing anew. Offsets are 64 bits wide, since a lot
 
 from __future__ import annotations
 
-import functools
 import math
-import os
-import warnings
 
 import torch
 from torch import Tensor
 
-try:
+from lightning_dpgen.common.device_kernels import AVAILABLE, kernel, launch, serves
+
+if AVAILABLE:
     import triton
     import triton.language as tl
-
-    AVAILABLE = True
-except ImportError:
-    AVAILABLE = False
-
-# Triton reads it when it is imported.
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 # Products that are added on the tensor cores before their sum moves to float32 registers, see `gram_norms`.
 PROMOTED = 128
@@ -38,39 +28,16 @@ TILE = 64
 
 def serve(x: Tensor) -> bool:
     """Return True if the kernels take a tensor: on a device of CUDA for which Triton compiles, or where it interprets."""
-    return AVAILABLE and (_compiles(x.device) if x.is_cuda else _INTERPRETED)
+    return serves(x, _try_products)
 
 
-@functools.cache
-def _compiles(device: torch.device) -> bool:
-    """Return True if Triton compiles for a device; a warning says once why it does not, as without a C compiler."""
-    try:
-        gram_norms(*torch.ones(2, 1, 1, 16, device=device, dtype=torch.bfloat16))
-    except Exception as error:
-        warnings.warn(
-            f"Triton compiles nothing for {device} ({type(error).__name__}: {str(error)[:200]}): private steps take "
-            "torch's own products, which are slower",
-            stacklevel=2,
-        )
-        return False
-    return True
-
-
-def _kernel(*changing: str):
-    """Return a decorator that compiles a function; a new value of an argument in `changing` compiles nothing anew."""
-    return triton.jit(do_not_specialize=list(changing)) if AVAILABLE else lambda function: function
+def _try_products(device: torch.device) -> None:
+    gram_norms(*torch.ones(2, 1, 1, 16, device=device, dtype=torch.bfloat16))
 
 
 def _fit(size: int, most: int) -> int:
     """Return the power of two from 16 to `most` that holds `size`, or `most`: tensor cores take no fewer than 16."""
     return min(most, max(16, triton.next_power_of_2(size)))
-
-
-def _launch(kernel, programs: int, *arguments, **options) -> None:
-    """Run a kernel on the device of its first argument."""
-    # Triton's default for fusing products with sums differs by version, and the last bit follows from it.
-    with torch.cuda.device_of(arguments[0]):
-        kernel[(programs,)](*arguments, enable_fp_fusion=True, **options)
 
 
 # ---- Norms of sums of outer products
@@ -109,18 +76,18 @@ def gram_norms(left: Tensor, right: Tensor, least: float = 0.0) -> tuple[Tensor,
     parts = left.new_zeros((records, 3, tiles * tiles), dtype=torch.float64)
     # float32 products are made one by one, and take more registers.
     chunk, warps, stages = (16, 8, 2) if torch.float32 in (left.dtype, right.dtype) else (64, 4, 3)
-    _launch(
+    launch(
         _gram_norms, records * tiles * tiles, left, right, parts, terms, left.shape[2], right.shape[2], *left.stride(),
         *right.stride(), tiles, least, TILE=tile, CHUNK=chunk, CHUNKS=PROMOTED // chunk, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     sums = parts.new_empty((records, 3))
     # The order in which torch adds depends on the number of rows, and on where a row begins.
-    _launch(_sum_rows, records * 3, parts, sums, tiles * tiles, BLOCK=128, num_warps=1)
+    launch(_sum_rows, records * 3, parts, sums, tiles * tiles, BLOCK=128, num_warps=1)
     squares, longest, lengths = sums.unbind(dim=1)
     return squares, longest, lengths
 
 
-@_kernel()
+@kernel()
 def _gram(x, first, second, terms, width, of_row, of_number, TILE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
     """Return the inner products of the rows `first` and `second` (TILE,) of a record's factor."""
     total = tl.zeros((TILE, TILE), dtype=tl.float32)
@@ -138,7 +105,7 @@ def _gram(x, first, second, terms, width, of_row, of_number, TILE: tl.constexpr,
     return total
 
 
-@_kernel("tiles", "least")
+@kernel("tiles", "least")
 def _gram_norms(
     left, right, parts, terms, left_width, right_width, left_record, left_row, left_number, right_record, right_row,
     right_number, tiles, least, TILE: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
@@ -167,7 +134,7 @@ def _gram_norms(
             tl.store(place + 2 * tiles * tiles, tl.sum(of_left + of_right, axis=0))
 
 
-@_kernel("width")
+@kernel("width")
 def _sum_rows(x, out, width, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), dtype=tl.float64)
@@ -198,11 +165,11 @@ def split_weighted(x: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     high, low = torch.empty_like(x), torch.empty_like(x)
     numbers = math.prod(x.shape[1:])
     blocks = triton.cdiv(numbers, 4096)
-    _launch(_split_weighted, len(x) * blocks, x, weights, high, low, numbers, blocks, BLOCK=4096, num_warps=8)
+    launch(_split_weighted, len(x) * blocks, x, weights, high, low, numbers, blocks, BLOCK=4096, num_warps=8)
     return high, low
 
 
-@_kernel("blocks")
+@kernel("blocks")
 def _split_weighted(x, weights, high, low, numbers, blocks, BLOCK: tl.constexpr):
     record, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
     at = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -252,7 +219,7 @@ def conv_gradients(
     at = gradient.flatten(2)
     out_tile, in_tile = _fit(outs, TILE), _fit(channels, TILE)
     out_tiles, in_tiles = triton.cdiv(outs, out_tile), triton.cdiv(channels, in_tile)
-    _launch(
+    launch(
         _conv_gradients, len(out) * records * out_tiles * in_tiles, x, at, out, records, channels, outs, places,
         *x.shape[2:], gradient.shape[3], *x.stride(), *at.stride(), *kernel, *stride, *padding, *dilation,
         out_tiles, in_tiles, OUT_TILE=out_tile, IN_TILE=in_tile, CHUNK=_fit(places, 32 if x.dtype == torch.float32 else 64),
@@ -261,7 +228,7 @@ def conv_gradients(
     return out
 
 
-@_kernel("records", "height", "width", "out_width", "tall", "wide", "stride_y", "stride_x", "padding_y", "padding_x",
+@kernel("records", "height", "width", "out_width", "tall", "wide", "stride_y", "stride_x", "padding_y", "padding_x",
          "dilation_y", "dilation_x", "out_tiles", "in_tiles")  # fmt: skip
 def _conv_gradients(
     x, gradient, out, records, channels, outs, places, height, width, out_width, x_record, x_channel, x_row, x_column,
@@ -314,7 +281,7 @@ def scale_shift_gradients(x: Tensor, gradient: Tensor, mean: Tensor, rstd: Tenso
     # The larger side of a block lies along the memory.
     term_tile, channel_tile = (32, 128) if x.stride(2) == 1 else (128, 32)
     blocks = triton.cdiv(channels, channel_tile)
-    _launch(
+    launch(
         _scale_shift_gradients, records * blocks, x, gradient, mean.contiguous(), rstd.contiguous(), scale, shift, terms,
         channels, channels // mean.shape[2], *x.stride(), *gradient.stride(), blocks, ROWS=mean.shape[1] != 1,
         TERMS=term_tile, CHANNELS=channel_tile, num_warps=8,
@@ -322,7 +289,7 @@ def scale_shift_gradients(x: Tensor, gradient: Tensor, mean: Tensor, rstd: Tenso
     return scale, shift
 
 
-@_kernel("channels_a_group", "blocks")
+@kernel("channels_a_group", "blocks")
 def _scale_shift_gradients(
     x, gradient, mean, rstd, scale, shift, terms, channels, channels_a_group, x_record, x_term, x_channel, at_record,
     at_term, at_channel, blocks, ROWS: tl.constexpr, TERMS: tl.constexpr, CHANNELS: tl.constexpr,

@@ -328,7 +328,7 @@ BROKEN = {
         (no_seed_reaches_the_private_stream,),
     ),
     "private stream of a GPU keyed from torch.manual_seed": Broken(
-        PrivateStream._words, {'int.from_bytes(os.urandom(8), "little")': "torch.initial_seed()"},
+        PrivateStream._key_of_device, {'int.from_bytes(os.urandom(8), "little")': "torch.initial_seed()"},
         (the_key_of_a_gpu_is_the_operating_systems,),
     ),
     "lots of fixed size": Broken(

@@ -1,10 +1,6 @@
 """Kernels of private steps keep their promises in Triton's interpreter, and compile for devices that are not at hand."""
 
-import concurrent.futures
-import functools
 import math
-import multiprocessing
-import os
 import types
 
 import pytest
@@ -12,12 +8,14 @@ import torch
 import torch.nn.functional as F
 from marks import only
 from torch import nn
+from triton_process import INTERPRETED, ended_process, interpreted  # noqa: F401
 
 from lightning_dpgen.gradients import kernels
 from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.factors import _at_least_zero
 from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.privacy.noise import device_normals
 from lightning_dpgen.sampling.lots import Lot
 
 # The interpreter of older versions fails with numpy 2.4 and later; they compile the kernels all the same.
@@ -26,42 +24,9 @@ pytest.importorskip("triton", minversion="3.7")
 # Factors that are too large for float16 are among the others in a lot.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ROUNDED, CUT = 2.0**-24, 2.0**-23
 NAN, HUGE = float("nan"), 3e4
 TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-
-
-@functools.cache
-def _process():
-    """Return a process whose Triton interprets: it reads so when it is imported, which other tests may have done here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        pool = concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-        pool.submit(int).result()
-    return pool
-
-
-def _call(name, case):
-    globals()[name](**case)
-
-
-def interpreted(test):
-    """Run a test where Triton interprets."""
-
-    @functools.wraps(test)
-    def elsewhere(**case):
-        _process().submit(_call, test.__name__, case).result(timeout=300)
-
-    return test if INTERPRETED else elsewhere
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _ended_process():
-    yield
-    if _process.cache_info().currsize:
-        _process().shutdown()
-        _process.cache_clear()
 
 
 def _cut_off(a, b, total):
@@ -425,7 +390,7 @@ def test_programs_of_a_record_are_the_same_in_lots_of_all_sizes(name, monkeypatc
     def launches(records):
         launched = []
         monkeypatch.setattr(
-            kernels, "_launch", lambda kernel, *given, **options: launched.append((kernel, given[0], options))
+            kernels, "launch", lambda kernel, *given, **options: launched.append((kernel, given[0], options))
         )
         function(*(torch.empty(records, *shape) for shape in shapes))
         return launched
@@ -474,7 +439,7 @@ def test_offsets_may_pass_31_bits(name):
 
 
 def _call_all(records, dtype):
-    """Call each function with lots of so many records."""
+    """Call each function with lots of so many records, and draw so many normals."""
     x, y, picture = (torch.empty(records, *shape, dtype=dtype) for shape in ((80, 48), (80, 33), (64, 9, 9)))
     kernels.gram_norms(x, y)
     kernels.gram_norms(x[:, :1], y[:, :1])
@@ -486,6 +451,11 @@ def _call_all(records, dtype):
         kernels.conv_gradients(picture, picture, (3, 3), padding=(1, 1), precision="tf32")
     else:
         kernels.split_weighted(x, torch.empty(records))
+    for kind in (torch.float32, torch.float64):
+        normals = device_normals.DeviceNormals(2**62 + records)
+        normals.add_(torch.empty(records, dtype=kind), 0.1)
+        normals._draws = 2**40 * records - 1
+        normals.add_(torch.empty(records, dtype=kind), 1.0)
 
 
 # By compute capability, the bytes of shared memory that a program may take.
@@ -504,7 +474,8 @@ def test_kernels_compile_for_devices_and_once_for_lots_of_all_sizes(capability, 
     def compile_only(kernel, programs, *arguments, **options):
         compiled.append(kernel.warmup(*arguments, grid=(programs,), enable_fp_fusion=True, **options))
 
-    monkeypatch.setattr(kernels, "_launch", compile_only)
+    for module in (kernels, device_normals):
+        monkeypatch.setattr(module, "launch", compile_only)
     device = types.SimpleNamespace(
         get_current_target=lambda: GPUTarget("cuda", capability, 32),
         get_current_device=lambda: capability,

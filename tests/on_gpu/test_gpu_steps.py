@@ -13,6 +13,7 @@ import pytorch_lightning as pl
 import torch
 from contracts.laws.noise import deviates
 from on_gpu.gpu_mark import needs_gpu
+from statistical.test_device_normals import DRAW, KEY, expected_pair
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -24,6 +25,7 @@ from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise import stream as noise
+from lightning_dpgen.privacy.noise.device_normals import DeviceNormals
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.sampling.samplers import Poisson
@@ -40,8 +42,17 @@ def _uncorrelated(first, second):
     return abs(cosine) < 5.5 / math.sqrt(first.numel())
 
 
+@pytest.fixture
+def without_triton(monkeypatch):
+    """Let normals be drawn by operations of torch."""
+    monkeypatch.setattr(DeviceNormals, "serve", lambda x: False)
+
+
+@pytest.mark.parametrize("by", ["triton", "torch"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_noise_has_the_planned_size_and_is_never_drawn_twice(account_of, stream_of, dtype, monkeypatch):
+def test_noise_has_the_planned_size_and_is_never_drawn_twice(account_of, stream_of, dtype, by, monkeypatch, request):
+    if by == "torch":
+        request.getfixturevalue("without_triton")
     monkeypatch.setattr(noise, "_PAIRS_ON_DEVICE", 1 << 18)  # so that it is drawn in two pieces
     account = account_of({"sum": 2.0}, count=2)
     account.stream = stream_of(1)
@@ -78,7 +89,7 @@ def test_a_seed_makes_noise_repeatable():
     assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
 
 
-def test_the_whole_path_reaches_far_into_the_tail(stream_of, monkeypatch):
+def test_the_whole_path_reaches_far_into_the_tail(stream_of, monkeypatch, without_triton):
     """Words are 0, the smallest uniforms; see the test of the same name for a processor."""
     stream = stream_of(4)
     monkeypatch.setattr(stream, "_words", lambda pairs, device, _: torch.zeros(2, pairs, dtype=torch.int32, device=device))
@@ -87,6 +98,28 @@ def test_the_whole_path_reaches_far_into_the_tail(stream_of, monkeypatch):
     expected = 2.0**31 * math.exp(-(6.9**2) / 2)
     share = float((values > 6.9).double().mean())
     assert abs(share - expected) < 5.5 * math.sqrt(expected * (1 - expected) / 1000)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_normals_of_the_kernel_are_those_of_its_formula(dtype):
+    """What Triton's interpreter gives on a processor, by the oracle of its tests."""
+    normals, out = DeviceNormals(KEY), torch.zeros(5001, dtype=dtype, device=GPU)
+    normals._draws = DRAW
+    normals.add_(out, 1.0)
+    found, close = out.double().cpu().numpy(), 3e-6 if dtype == torch.float32 else 1e-13
+    for place in (0, 1, 1023, 1024, 2499):
+        assert np.allclose(found[[place, 2501 + place]], expected_pair(place, dtype), atol=close)
+
+
+def test_the_device_is_not_waited_for_while_noise_is_drawn(account_of):
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        account = account_of({"sum": 2.0}, count=2)
+        account.stream.normal((4,), device=GPU)
+        with account.open("training") as access:
+            gaussian(access, "sum", torch.zeros(600_001, device=GPU), sensitivity=0.5)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def _steps(device, inner, *, steps=2, secure=False, multiplier=1.0):

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
 from lightning_dpgen.privacy.noise.coins import poisson_sample
+from lightning_dpgen.privacy.noise.device_normals import DeviceNormals
 from lightning_dpgen.privacy.noise.noisy_maximum import find_noisy_maximum
 from lightning_dpgen.privacy.noise.rounded_normal import rounded_normals
 from lightning_dpgen.privacy.noise.rounded_vectors import rounded_sphericals
@@ -42,8 +43,8 @@ SEEDED = (
     "Box-Muller, full tail, rounded to a public grid"
 )
 
-# Pairs drawn at a time: few enough to stay in the processor's cache, many enough to hide the cost of a call. On a GPU each
-# draw is a dozen calls and a wait, so it takes more at a time.
+# Pairs drawn at a time: few enough to stay in the processor's cache, many enough to hide the cost of a call. On a GPU
+# without Triton each draw is a dozen calls and a wait, so it takes more at a time.
 _PAIRS, _PAIRS_ON_DEVICE = 1 << 18, 1 << 21
 # Whole numbers drawn at a time, so that the noise of large sums takes little memory beside them.
 _WHOLE_AT_ONCE = 1 << 20
@@ -115,6 +116,7 @@ class PrivateStream:
         self._sampler = None if self.secure else np.random.Generator(sampling)
         self._words_room = np.empty(0, np.uint64)
         self._on_device: dict[torch.device, torch.Generator] = {}
+        self._normals: dict[torch.device, DeviceNormals] = {}
         self._scratch: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         self._reserve: dict[torch.dtype, Tensor] = {}
 
@@ -140,6 +142,9 @@ class PrivateStream:
         flat = out.view(-1)
         if flat.numel() <= _FEW and out.device.type == "cpu":
             flat.add_(self._from_reserve(flat.numel(), out.dtype), alpha=deviation)
+            return out
+        if flat.is_cuda and not self.secure and DeviceNormals.serve(flat):
+            self._normals_on(flat.device).add_(flat, deviation)
             return out
         at_once = 2 * (_PAIRS if out.device.type == "cpu" else _PAIRS_ON_DEVICE)
         for start in range(0, flat.numel(), at_once):
@@ -274,10 +279,17 @@ class PrivateStream:
             raw = self._raw(pairs * (bits + 1) // 32)
             return torch.from_numpy(raw.view(kind)).view(2, pairs).to(device)
         if device not in self._on_device:
-            key = int.from_bytes(os.urandom(8), "little") if self._seed is None else self._seed
-            self._on_device[device] = torch.Generator(device=device).manual_seed(key)
+            self._on_device[device] = torch.Generator(device=device).manual_seed(self._key_of_device())
         words = torch.empty(2, pairs, dtype=torch.int32, device=device)
         return words.random_(-(2**31), 2**31, generator=self._on_device[device])
+
+    def _normals_on(self, device: torch.device) -> DeviceNormals:
+        if device not in self._normals:
+            self._normals[device] = DeviceNormals(self._key_of_device() % 2**63)
+        return self._normals[device]
+
+    def _key_of_device(self) -> int:
+        return int.from_bytes(os.urandom(8), "little") if self._seed is None else self._seed
 
     def _raw(self, size: int) -> np.ndarray:
         """Draw `size` words into memory that is used again: new pages would cost as much as the cipher."""

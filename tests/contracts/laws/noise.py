@@ -169,21 +169,10 @@ def no_seed_reaches_the_private_stream() -> None:
 
 def the_key_of_a_gpu_is_the_operating_systems() -> None:
     """Check two keys of 64 bits on a pretended device, whatever the seeds; both are below 2^48 with a chance of 2^-32."""
-    keys, make = [], torch.Generator
-
-    class Generator:
-        def __init__(self, device=None):
-            pass
-
-        def manual_seed(self, key):
-            keys.append(key)
-            return make()
-
-    with pytest.MonkeyPatch.context() as patch:
-        for _ in range(2):
-            torch.manual_seed(0)
-            stream = PrivateStream()
-            patch.setattr(torch, "Generator", Generator)
-            stream._words(4, torch.device("meta"))
-            patch.undo()
-    assert len(set(keys)) == 2 and max(keys) >= 2**48
+    keys = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        keys.append(PrivateStream()._normals_on(torch.device("meta"))._key)
+        torch.manual_seed(0)
+        keys.append(PrivateStream()._key_of_device())
+    assert len(set(keys)) == 4 and max(keys) >= 2**48

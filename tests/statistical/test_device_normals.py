@@ -1,0 +1,123 @@
+"""Normals of a GPU, in Triton's interpreter: words of Philox, Box and Muller's formula, the whole tail.
+
+Seeds are fixed. A Kolmogorov-Smirnov test fails below 1e-6, its false alarm.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from triton_process import ended_process, interpreted  # noqa: F401
+
+from lightning_dpgen.privacy.noise import device_normals
+from lightning_dpgen.privacy.noise.device_normals import DeviceNormals
+
+# The interpreter of older versions fails with numpy 2.4 and later; they compile the kernels all the same.
+pytest.importorskip("triton", minversion="3.7")
+
+KEY, DRAW = 0x299F31D0A4093822, 5 << 32 | 7
+BITS = {torch.float32: 31, torch.float64: 63}
+
+
+def philox(key, counter):
+    """Return four words of Philox4x32-10 (Salmon et al. 2011, Section 2)."""
+    keys, c = [key & 0xFFFFFFFF, key >> 32], list(counter)
+    for _ in range(10):
+        first, second = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [second >> 32 ^ c[1] ^ keys[0], second & 0xFFFFFFFF, first >> 32 ^ c[3] ^ keys[1], first & 0xFFFFFFFF]
+        keys = [(keys[0] + 0x9E3779B9) & 0xFFFFFFFF, (keys[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return c
+
+
+def expected_pair(place, dtype):
+    """Return the pair of normals of a place."""
+    a, b, c, d = philox(KEY, (place, 0, 7, 5))
+    if dtype == torch.float64:
+        e, f, _, _ = philox(KEY, (place, 1 << 30, 7, 5))
+        a, b, c, d = (a << 32 | b) >> 1, c << 32 | d, e, f
+    else:
+        a >>= 1
+    bits = BITS[dtype]
+    if a < 2 ** {31: 16, 63: 43}[bits]:
+        a += ((c << 32 | d) >> 11) * 2.0**-53 + 2.0**-53
+    angle = (b if b < 2**bits else b - 2 ** (bits + 1)) * math.pi / 2**bits
+    radius = math.sqrt(-2.0 * math.log(a / 2**bits))
+    return radius * math.cos(angle), radius * math.sin(angle)
+
+
+def drawn(size, dtype, deviation=1.0):
+    normals, out = DeviceNormals(KEY), torch.zeros(size, dtype=dtype)
+    normals._draws = DRAW
+    normals.add_(out, deviation)
+    return out
+
+
+def test_the_oracle_is_philox():
+    counter = 0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344  # a known answer of the authors' Random123
+    assert philox(KEY, counter) == [0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1]
+
+
+@pytest.mark.parametrize("dtype", BITS)
+@interpreted
+def test_normals_follow_from_key_draw_and_place(dtype):
+    size, deviation = 2 * device_normals._BLOCK + 301, 2.5
+    half, found = (size + 1) // 2, drawn(size, dtype, deviation).double().numpy() / deviation
+    for place in (0, 1, device_normals._BLOCK - 1, device_normals._BLOCK, half - 2):
+        assert np.allclose(
+            found[[place, half + place]], expected_pair(place, dtype), atol=3e-6 if dtype == torch.float32 else 1e-14
+        )
+    # An odd number leaves the last one of a pair out.
+    assert np.allclose(found[half - 1], expected_pair(half - 1, dtype)[0], atol=3e-6)
+
+
+@pytest.mark.parametrize("dtype", BITS)
+@interpreted
+def test_normals_have_their_law_and_are_added(dtype):
+    found = drawn(60_001, dtype)
+    assert (
+        stats.kstest(found.numpy(), stats.norm.cdf).pvalue
+        > 1e-6
+        > stats.kstest(1.05 * found.numpy(), stats.norm.cdf).pvalue
+    )
+    half = len(found) // 2
+    assert abs(np.corrcoef(found[:half], found[-half:])[0, 1]) < 5.0 / math.sqrt(half)
+    normals, twice = DeviceNormals(KEY), torch.full((60_001,), 3.0, dtype=dtype)
+    normals._draws = DRAW
+    normals.add_(twice, 1.0)
+    assert torch.allclose(twice - 3.0, found, atol=1e-6)
+    # The next draw is another one.
+    again = torch.zeros_like(found)
+    normals.add_(again, 1.0)
+    assert abs(np.corrcoef(found, again)[0, 1]) < 5.0 / math.sqrt(len(found))
+
+
+@pytest.mark.parametrize("dtype", BITS)
+@interpreted
+def test_a_radius_beyond_all_bits_is_reached(dtype):
+    """Every word of a radius is taken as small: radii follow from the 53 bits behind it alone."""
+    import triton.language as tl
+
+    philox, cap = tl.philox, math.sqrt(2.0 * BITS[dtype] * math.log(2.0))
+
+    def small(key, c0, c1, *rest):
+        words = list(philox(key, c0, c1, *rest))
+        # The first block holds the radius and the angle, and for float32 the bits behind the radius.
+        for i in () if c1.handle.data.any() else (0, 1) if dtype == torch.float32 else range(4):
+            words[i] = words[i] * 0
+        return tuple(words)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tl, "philox", small)
+        found = drawn(4000, dtype)[:2000].double().numpy()
+    assert found.min() > cap - 1e-3 and found.max() > cap + 0.4 and np.isfinite(found).all()
+    # With u uniform in (0, 2^-bits], exp(-r^2 / 2) times 2^bits is uniform.
+    assert stats.kstest(np.exp(-np.square(found) / 2.0 + BITS[dtype] * math.log(2.0)), stats.uniform.cdf).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("deviation", [1e-30, 1.0 / 3.0, 7e20])
+@interpreted
+def test_a_deviation_keeps_the_digits_of_float64(deviation):
+    normals, deviations = drawn(100, torch.float64), drawn(100, torch.float64, deviation)
+    assert torch.allclose(deviations / deviation, normals, rtol=1e-14, atol=0.0)
