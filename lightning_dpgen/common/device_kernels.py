@@ -1,4 +1,4 @@
-"""How kernels in Triton are compiled and run, where there is Triton.
+"""Kernels in Triton are compiled and run by these functions, where there is Triton.
 
 It comes with the CUDA builds of torch. Its interpreter (``TRITON_INTERPRET=1``, set before Triton is imported) runs kernels
 on a processor, which is how they are tested without a GPU.
@@ -10,6 +10,7 @@ import functools
 import os
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ def kernel(*changing: str) -> Callable:
     return triton.jit(do_not_specialize=list(changing)) if AVAILABLE else lambda function: function
 
 
-def launch(kernel, programs: int, *arguments, **options) -> None:
+def launch(kernel: Any, programs: int, *arguments: Any, **options: Any) -> None:
     """Run a kernel on the device of its first argument."""
     # Triton's default for fusing products with sums differs by version, and the last bit follows from it.
     with torch.cuda.device_of(arguments[0]):

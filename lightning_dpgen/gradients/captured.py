@@ -9,7 +9,6 @@ made-up records.
 from __future__ import annotations
 
 import functools
-import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.gradients.engines import ENGINES, known_record, term_gradients, torch_draws_from
 from lightning_dpgen.gradients.lot_number import NumberUsed, hidden_number
-from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients, not_finite
 from lightning_dpgen.gradients.replay import record
 from lightning_dpgen.gradients.steady_code import SteadyCode
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of, is_same_loss
@@ -55,7 +54,7 @@ class CapturedGradients(PerSampleGradients):
         self, term: CapturedTerm, layers: Sequence[Sequence[nn.Parameter]], lot: Lot, norms: Tensor, losses: Tensor
     ) -> None:
         assert lot.slots is not None
-        places = lot.slots.places.to(norms.device)
+        places = lot.slots.places_on(norms.device)
         # The next lot overwrites them.
         of_records = losses[places]
         super().__init__(
@@ -285,7 +284,7 @@ class CapturedTerm:
 
     def _lay_out(self, slots: Slots, lot: Lot) -> None:
         """Copy the records of a lot to their slots, and made-up ones to the others."""
-        places = slots.places.to(self._flat.device)
+        places = slots.places_on(self._flat.device)
         for x, records, empty in zip(leaves_of(self._records), leaves_of(lot.records), self._example, strict=True):
             x.zero_() if empty is None else x.copy_(empty.expand_as(x))
             x.index_copy_(0, places, records.to(x))
@@ -317,10 +316,10 @@ class CapturedTerm:
     def add_weighted(self, weights: Tensor, norms: Tensor) -> None:
         """Add the weighted sum over all slots to the buffer; a slot whose norm is not finite adds exact zeros."""
         self._weights.copy_(weights)
-        if math.isfinite(float(norms.sum())):
+        if (quiet := not_finite(norms, self._flat.numel())) is None:
             self._sum()
         else:
-            self._silenced.copy_(~norms.isfinite())
+            self._silenced.copy_(quiet)
             self._silenced_sum()
 
 

@@ -355,7 +355,7 @@ def _groups(term: PerGroup, lot: Lot, stream: PrivateStream, device: torch.devic
         index = index[lot.persons.to(device)]
     if lot.slots is not None:
         # A slot without a record is in no group.
-        index = index.new_full((lot.slots.size,), count).index_copy_(0, lot.slots.places.to(device), index)
+        index = index.new_full((lot.slots.size,), count).index_copy_(0, lot.slots.places_on(device), index)
     return Groups(index, count, places, of_unit=lot.persons is not None)
 
 

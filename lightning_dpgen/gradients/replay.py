@@ -54,6 +54,18 @@ def record(computations: Sequence[Callable[[], list[Tensor]]], device: torch.dev
     return _Operations.record(computations)
 
 
+def record_once(compute: Callable[[], list[Tensor]], device: torch.device) -> Replay:
+    """Make a computation, once in all, while it is recorded; see `record`. It chooses no kernels by trying them."""
+    if device.type != "cuda":
+        return _Operations.record([compute])[0]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = compute()
+    replay = _Graph(graph, result)
+    replay()
+    return replay
+
+
 class _Graph:
     """A CUDA graph, with the tensors that it writes."""
 

@@ -13,7 +13,7 @@ from opacus.optimizers import DPOptimizer
 from scipy.stats import chi2
 from torch import Tensor, nn
 
-from lightning_dpgen.gradients.captured import Captures
+from lightning_dpgen.gradients.captured import CapturedGradients, Captures
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import term_gradients
@@ -23,6 +23,7 @@ from lightning_dpgen.gradients.privatize import Bounds, GradientBuffer, add_clip
 from lightning_dpgen.gradients.scopes import Components, Flat
 from lightning_dpgen.gradients.shards import check_shards
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
+from lightning_dpgen.optim.captured_update import CapturedUpdate
 from lightning_dpgen.optim.flat import FlatGroups
 from lightning_dpgen.optim.stages import check_noises
 from lightning_dpgen.privacy.access import Access, LotId
@@ -170,6 +171,7 @@ class PrivateOptimizer(DPOptimizer):
         if self._buffer.sharded:
             self._check_sharded(embeddings)
         self._flat = FlatGroups(optimizer, self._buffer) if FlatGroups.possible(optimizer) else None
+        self._update = None if self._flat is None else CapturedUpdate(optimizer, self._flat)
         self._between_steps = _BetweenSteps()
         self._captures = Captures(self._buffer.flat, self._buffer.views)
 
@@ -359,8 +361,11 @@ class PrivateOptimizer(DPOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 closure()
+        gradients = self._between_steps.next.gradients
         if not self.pre_step():
             return None
+        if self._update is not None and gradients is not None and isinstance(gradients[0], CapturedGradients):
+            return self._update()
         with self._stepping():
             return self._torch_optimizer.step()
 

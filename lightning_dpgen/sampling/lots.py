@@ -20,6 +20,7 @@ from lightning_dpgen.privacy.planning.stage_spec import warn_of_declared
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite, check_same_records
 from lightning_dpgen.sampling.csr import entries_of
+from lightning_dpgen.sampling.device_copies import copied
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.fetching import fetch_ahead
 from lightning_dpgen.sampling.slots import Slots, draw_places
@@ -90,17 +91,14 @@ class Lot:
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Lot:
         """Return the lot on a device, with real numbers in a precision.
 
-        A GPU copies from pinned memory while the program goes on: work that is queued there next finds the whole lot, and
-        torch keeps the pinned memory until it has been read.
+        A GPU copies it while it still computes the step before (`copied`).
         """
         device = torch.device(device)
 
         def moved(x: Tensor) -> Tensor:
             wanted = dtype if x.is_floating_point() else None
-            if device.type != "cuda" or x.device.type != "cpu":
-                return x.to(device, wanted)
             # It is converted on the device: on the way it would pass through memory that is not pinned, and block.
-            return x.pin_memory().to(device, non_blocking=True).to(dtype=wanted)
+            return x.to(device, wanted) if device.type != "cuda" else copied(x, device).to(dtype=wanted)
 
         return self._changed(moved, None if self.persons is None else moved(self.persons))
 

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from scipy.stats import poisson
 from torch import Tensor
+
+from lightning_dpgen.sampling.device_copies import copied
 
 if TYPE_CHECKING:
     from lightning_dpgen.privacy.noise.stream import PrivateStream
@@ -44,12 +47,18 @@ class Slots:
         if len(there) and not (np.diff(np.sort(there)) > 0).all():
             raise ValueError("places: expected a row of its own for each record")
 
+    def places_on(self, device: torch.device) -> Tensor:
+        """Return the places on a device, to which they are copied once."""
+        if self.places.device != device:
+            object.__setattr__(self, "places", copied(self.places, device))
+        return self.places
+
     def spread(self, x: Tensor, empty: Tensor | None = None) -> Tensor:
         """Return (S, ...) with the rows of x (B, ...) at their places; others hold `empty` (1, ...), or zeros."""
         rows = x.new_zeros(self.size, *x.shape[1:])
         if empty is not None:
             rows[:] = empty
-        return rows.index_copy_(0, self.places.to(x.device), x)
+        return rows.index_copy_(0, self.places_on(x.device), x)
 
 
 def draw_places(stream: PrivateStream, rows: int, records: int) -> np.ndarray:

@@ -102,7 +102,7 @@ def test_the_whole_path_reaches_far_into_the_tail(stream_of, monkeypatch, withou
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_normals_of_the_kernel_are_those_of_its_formula(dtype):
-    """What Triton's interpreter gives on a processor, by the oracle of its tests."""
+    """The oracle is that of the tests in Triton's interpreter."""
     normals, out = DeviceNormals(KEY), torch.zeros(5001, dtype=dtype, device=GPU)
     normals._draws = DRAW
     normals.add_(out, 1.0)

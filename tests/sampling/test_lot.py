@@ -1,10 +1,13 @@
 """A lot on its way to a device."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
 from on_gpu.gpu_mark import needs_gpu
 
+from lightning_dpgen.sampling import device_copies
 from lightning_dpgen.sampling.lots import Lot, LotId, StoredLot
 from lightning_dpgen.sampling.stores import Store
 
@@ -26,8 +29,15 @@ def test_nothing_is_copied_to_where_it_is():
 
 @pytest.mark.parametrize(("device", "pinned"), [("cpu", False), ("meta", False), ("cuda:1", True)])
 def test_only_for_a_gpu_is_memory_pinned_and_nobody_waits(device, pinned, monkeypatch):
-    """Every tensor is pinned, copied as it is without waiting, and then converted; the devices are stand-ins."""
+    """Every tensor is pinned, copied as it is on a queue of its own, and then converted; the devices are stand-ins."""
     done = []
+
+    class Queue:
+        def __init__(self, device):
+            self.device = device
+
+        def wait_stream(self, other):
+            done.append(("waits for", other.device))
 
     def pin_memory(self):
         done.append(("pin", self.dtype))
@@ -39,11 +49,19 @@ def test_only_for_a_gpu_is_memory_pinned_and_nobody_waits(device, pinned, monkey
 
     monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
     monkeypatch.setattr(torch.Tensor, "to", to)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda self, queue: done.append(("kept for", queue.device)))
+    for name, stand_in in (
+        ("device", lambda _: contextlib.nullcontext()), ("stream", lambda _: contextlib.nullcontext()), ("Stream", Queue),
+        ("current_device", lambda: "copies"), ("current_stream", lambda: Queue("steps")),
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(device_copies, "_queue_of_copies", Queue)
     Lot((LOT.records["x"], LOT.records["y"]), (0, 3)).to(device, torch.float64)
     expected = []
     for own, wanted in ((torch.float32, torch.float64), (torch.int64, None)):
         if pinned:
-            expected += [("pin", own), (device, None, True), (None, wanted, False)]
+            copy = ("pin", own), (device, None, True), ("waits for", "copies"), ("kept for", "steps")
+            expected += [*copy, (None, wanted, False)]
         else:
             expected += [(device, wanted, False)]
     assert done == expected

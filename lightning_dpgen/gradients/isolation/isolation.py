@@ -314,5 +314,5 @@ def mean_of_records(rows: Tensor, slots: Slots | None = None) -> Tensor:
     """
     # Made-up records alone are in no slots.
     if slots is not None and rows.dim() and len(rows) == slots.size and len(slots.places):
-        rows = rows.index_select(0, slots.places.to(rows.device))
+        rows = rows.index_select(0, slots.places_on(rows.device))
     return rows.mean()

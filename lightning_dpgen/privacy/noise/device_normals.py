@@ -27,7 +27,7 @@ class DeviceNormals:
     none is drawn twice. They have the law of `PrivateStream`'s normals: a radius beyond 4.5 takes another 53 bits.
 
     Args:
-        key: 0 to 2^63 - 1; secret.
+        key: 0 to 2^64 - 1; secret.
     """
 
     def __init__(self, key: int) -> None:
@@ -58,7 +58,7 @@ def _try_normals(device: torch.device) -> None:
 
 
 @kernel("most", "rest_of_it", "key", "draw_low", "draw_high", "pairs", "rest")
-def _add_normals(
+def _add_normals(  # type: ignore[no-untyped-def]
     out, most, rest_of_it, key, draw_low, draw_high, pairs, rest, LONG: tl.constexpr, FINE: tl.constexpr,
     FINE_LONG: tl.constexpr, PI: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip

@@ -285,7 +285,7 @@ class PrivateStream:
 
     def _normals_on(self, device: torch.device) -> DeviceNormals:
         if device not in self._normals:
-            self._normals[device] = DeviceNormals(self._key_of_device() % 2**63)
+            self._normals[device] = DeviceNormals(self._key_of_device() % 2**64)
         return self._normals[device]
 
     def _key_of_device(self) -> int:

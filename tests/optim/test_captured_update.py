@@ -1,0 +1,91 @@
+"""A captured update moves parameters as the optimizer does, bit for bit, whatever changes between two of them."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn, optim
+
+from lightning_dpgen.gradients.privatize import GradientBuffer
+from lightning_dpgen.optim import captured_update
+from lightning_dpgen.optim.captured_update import CapturedUpdate
+from lightning_dpgen.optim.flat import FlatGroups
+
+MAKERS = {
+    "SGD": (lambda p: optim.SGD(p, lr=0.1), True),
+    "SGD with momentum": (lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01), True),
+    "fused SGD": (lambda p: optim.SGD(p, lr=0.1, momentum=0.5, fused=True), True),
+    "fused Adam": (lambda p: optim.Adam(p, lr=0.1, fused=True), True),
+    "fused AdamW": (lambda p: optim.AdamW(p, lr=0.1, amsgrad=True, fused=True), True),
+    # Their Python follows from the number of updates.
+    "Adam": (lambda p: optim.Adam(p, lr=0.1), False),
+    "RAdam": (lambda p: optim.RAdam(p, lr=0.1), False),
+    "a learning rate as a tensor": (lambda p: optim.Adam(p, lr=torch.tensor(0.1), fused=True), False),
+}
+
+
+def _nothing(optimizer, t):
+    pass
+
+
+def _schedule(optimizer, t):
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1 / (t + 1)
+
+
+def _decay(optimizer, t):
+    optimizer.param_groups[0]["weight_decay"] = 0.1 * (t // 4)
+
+
+def _reload(optimizer, t):
+    if t == 4:
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+
+
+CHANGES = {"nothing": _nothing, "a schedule": _schedule, "weight decay": _decay, "a state that is loaded": _reload}
+
+
+def _updates(make, change, captured, monkeypatch, steps=8):
+    """Return the parameters after each update, and how often the Python of the optimizer ran."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    groups = [{"params": list(network[0].parameters())}, {"params": list(network[1].parameters()), "lr": 0.03}]
+    optimizer = make(groups)
+    buffer = GradientBuffer(network.parameters())
+    flats = FlatGroups(optimizer, buffer)
+    update, calls, found = CapturedUpdate(optimizer, flats), [], []
+    monkeypatch.setattr(optimizer, "step", lambda step=optimizer.step: calls.append(step()))
+    generator = torch.Generator().manual_seed(1)
+    for t in range(steps):
+        buffer.flat.copy_(torch.randn(buffer.flat.shape, generator=generator))
+        with flats.in_their_place():
+            change(optimizer, t)
+        if captured:
+            update()
+        else:
+            with flats.in_their_place():
+                optimizer.step()
+        found.append(torch.cat([p.detach().flatten() for p in network.parameters()]))
+    return found, len(calls)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", MAKERS)
+def test_captured_updates_are_those_of_the_optimizer(name, change, monkeypatch):
+    make, replayed = MAKERS[name]
+    if name == "a learning rate as a tensor" and change == "a schedule":
+        pytest.skip("it is written into")
+    expected, every = _updates(make, CHANGES[change], False, monkeypatch)
+    found, calls = _updates(make, CHANGES[change], True, monkeypatch)
+    assert all(map(torch.equal, found, expected)) and every == 8
+    # Two before, and one for each capture. SGD alone has no state.
+    schedule, loaded = (1 if "fused" in name else 6), (1 if name == "SGD" else 2)
+    captures = {"nothing": 1, "a schedule": schedule, "weight decay": 2, "a state that is loaded": loaded}[change]
+    assert calls == (2 + captures if replayed else 8)
+
+
+def test_a_setting_that_changes_each_time_is_captured_no_more(monkeypatch):
+    captures, record = [], captured_update.record_once
+    monkeypatch.setattr(captured_update, "record_once", lambda *given: captures.append(1) or record(*given))
+    _updates(MAKERS["SGD"][0], _schedule, True, monkeypatch, steps=20)
+    assert len(captures) == captured_update._AGAIN + 1
