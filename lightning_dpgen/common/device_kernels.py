@@ -7,9 +7,10 @@ on a processor, which is how they are tested without a GPU.
 from __future__ import annotations
 
 import functools
+import math
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,11 @@ try:
 except ImportError:
     AVAILABLE = False
 
+Sizes = dict[str, int]
+# Numbers of made-up records that a measurement takes, and the most records.
+_MEASURED_NUMBERS, _MEASURED_RECORDS = 1 << 26, 64
+# The quickest sizes of kernels by device and shape.
+_quickest: dict[tuple, Sizes] = {}
 # Triton reads it when it is imported.
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -60,3 +66,43 @@ def _compiles(device: torch.device, probe: Callable[[torch.device], object]) -> 
         )
         return False
     return True
+
+
+def quickest(shape: tuple, candidates: Sequence[Sizes], x: Tensor, run: Callable[[int, Sizes], object]) -> Sizes:
+    """Return the quickest of some sizes of a kernel for a shape, which is measured once.
+
+    It is the first where nothing is measured: on a processor, for ``torch.use_deterministic_algorithms``, and within the
+    capture of a graph, before which shapes are met.
+
+    Args:
+        shape: all that the time of a record follows from; public.
+        x: a factor, of which device and size of a record are looked at.
+        run: runs the kernel with such sizes, on so many made-up records.
+    """
+    key = (x.device, *shape)
+    if key not in _quickest:
+        if not _measures(x):
+            return candidates[0]
+        records = max(1, min(_MEASURED_RECORDS, _MEASURED_NUMBERS // math.prod(x.shape[1:])))
+        _quickest[key] = min(candidates, key=lambda sizes: _milliseconds(functools.partial(run, records, sizes)))
+    return _quickest[key]
+
+
+def _measures(x: Tensor) -> bool:
+    return x.is_cuda and not torch.are_deterministic_algorithms_enabled() and not torch.cuda.is_current_stream_capturing()
+
+
+def _milliseconds(run: Callable[[], object]) -> float:
+    """Return the time of a kernel on a device; infinite for sizes that the device has no room for."""
+    times = []
+    try:
+        for _ in range(5):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            run()
+            end.record()
+            end.synchronize()
+            times.append(start.elapsed_time(end))
+    except Exception:
+        return math.inf
+    return min(times)

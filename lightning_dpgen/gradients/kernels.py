@@ -4,7 +4,8 @@ Where Triton is missing, `serve` returns False and torch's own products are take
 
 The numbers of a record depend on that record alone: each program writes numbers of one record, nothing is added by
 atomics, and no size that a kernel is compiled for or loops over follows from the number of records or from a slot. So a
-lot of another size compiles nothing anew. Offsets are 64 bits wide, since a lot may hold more than 2^31 numbers.
+lot of another size compiles nothing anew. Sizes that change the last bits alone are chosen by their time, once a shape.
+Offsets are 64 bits wide, since a lot may hold more than 2^31 numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import math
 import torch
 from torch import Tensor
 
-from lightning_dpgen.common.device_kernels import AVAILABLE, kernel, launch, serves
+from lightning_dpgen.common.device_kernels import AVAILABLE, kernel, launch, quickest, serves
 
 if AVAILABLE:
     import triton
@@ -22,8 +23,6 @@ if AVAILABLE:
 
 # Products that are added on the tensor cores before their sum moves to float32 registers, see `gram_norms`.
 PROMOTED = 128
-# Rows of a factor, and rows and columns of a gradient, that one program takes at most.
-TILE = 64
 
 
 def serve(x: Tensor) -> bool:
@@ -70,15 +69,38 @@ def gram_norms(left: Tensor, right: Tensor, least: float = 0.0) -> tuple[Tensor,
         (R,) ``|sum_t left_t right_t^T|_F^2``, which rounding may leave below zero; (R,) ``sum_t |left_t| |right_t|``, the
         `longest` above; and (R,) ``sum_t |left_t| + |right_t|``; float64.
     """
+    terms, widths, kinds = left.shape[1], (left.shape[2], right.shape[2]), (left.dtype, right.dtype)
+
+    def on_made_up(records: int, sizes: dict[str, int]) -> None:
+        made_up = (left.new_ones((records, terms, width), dtype=kind) for width, kind in zip(widths, kinds, strict=True))
+        _grams(*made_up, 0.0, sizes)
+
+    # float32 products are made one by one, and take more registers.
+    candidates = _LONG_GRAMS if torch.float32 in kinds else _SHORT_GRAMS
+    return _grams(left, right, least, quickest(("grams", terms, *widths, *kinds), candidates, left, on_made_up))
+
+
+# The first ones are those of a processor. A tile is 64 rows at most, and a chunk divides `PROMOTED`: the proof needs it.
+_LONG_GRAMS = (
+    {"tile": 64, "chunk": 16, "num_warps": 8, "num_stages": 2}, {"tile": 64, "chunk": 32, "num_warps": 8, "num_stages": 2},
+    {"tile": 32, "chunk": 32, "num_warps": 4, "num_stages": 2},
+)  # fmt: skip
+_SHORT_GRAMS = (
+    {"tile": 64, "chunk": 64, "num_warps": 4, "num_stages": 3}, {"tile": 64, "chunk": 64, "num_warps": 8, "num_stages": 3},
+    {"tile": 64, "chunk": 128, "num_warps": 4, "num_stages": 2}, {"tile": 64, "chunk": 32, "num_warps": 4, "num_stages": 4},
+    {"tile": 32, "chunk": 64, "num_warps": 4, "num_stages": 4}, {"tile": 32, "chunk": 128, "num_warps": 2, "num_stages": 3},
+)  # fmt: skip
+
+
+def _grams(left: Tensor, right: Tensor, least: float, sizes: dict[str, int]) -> tuple[Tensor, Tensor, Tensor]:
     records, terms = left.shape[:2]
-    tile = _fit(terms, TILE)
+    tile = _fit(terms, sizes["tile"])
     tiles = triton.cdiv(terms, tile)
     parts = left.new_zeros((records, 3, tiles * tiles), dtype=torch.float64)
-    # float32 products are made one by one, and take more registers.
-    chunk, warps, stages = (16, 8, 2) if torch.float32 in (left.dtype, right.dtype) else (64, 4, 3)
     launch(
         _gram_norms, records * tiles * tiles, left, right, parts, terms, left.shape[2], right.shape[2], *left.stride(),
-        *right.stride(), tiles, least, TILE=tile, CHUNK=chunk, CHUNKS=PROMOTED // chunk, num_warps=warps, num_stages=stages,
+        *right.stride(), tiles, least, TILE=tile, CHUNK=sizes["chunk"], CHUNKS=PROMOTED // sizes["chunk"],
+        num_warps=sizes["num_warps"], num_stages=sizes["num_stages"],
     )  # fmt: skip
     sums = parts.new_empty((records, 3))
     # The order in which torch adds depends on the number of rows, and on where a row begins.
@@ -214,16 +236,34 @@ def conv_gradients(
     Returns:
         (kh * kw, R, O, C).
     """
+    direction = tuple(kernel), tuple(stride), tuple(padding), tuple(dilation), dtype, precision
+
+    def on_made_up(records: int, sizes: dict[str, int]) -> None:
+        _convolve(x.new_ones((records, *x.shape[1:])), gradient.new_ones((records, *gradient.shape[1:])), direction, sizes)
+
+    shape = ("convolution", x.shape[1:], gradient.shape[1:], x.dtype, direction)
+    return _convolve(x, gradient, direction, quickest(shape, _CONVOLUTIONS, x, on_made_up))
+
+
+# The first ones are those of a processor.
+_CONVOLUTIONS = (
+    {"tile": 64, "num_warps": 4, "num_stages": 3}, {"tile": 64, "num_warps": 8, "num_stages": 3},
+    {"tile": 128, "num_warps": 8, "num_stages": 2}, {"tile": 32, "num_warps": 4, "num_stages": 4},
+)  # fmt: skip
+
+
+def _convolve(x: Tensor, gradient: Tensor, direction: tuple, sizes: dict[str, int]) -> Tensor:
+    kernel, stride, padding, dilation, dtype, precision = direction
     (records, channels), outs, places = x.shape[:2], gradient.shape[1], math.prod(gradient.shape[2:])
     out = x.new_empty((math.prod(kernel), records, outs, channels), dtype=dtype)
     at = gradient.flatten(2)
-    out_tile, in_tile = _fit(outs, TILE), _fit(channels, TILE)
+    out_tile, in_tile = _fit(outs, sizes["tile"]), _fit(channels, sizes["tile"])
     out_tiles, in_tiles = triton.cdiv(outs, out_tile), triton.cdiv(channels, in_tile)
     launch(
         _conv_gradients, len(out) * records * out_tiles * in_tiles, x, at, out, records, channels, outs, places,
         *x.shape[2:], gradient.shape[3], *x.stride(), *at.stride(), *kernel, *stride, *padding, *dilation,
         out_tiles, in_tiles, OUT_TILE=out_tile, IN_TILE=in_tile, CHUNK=_fit(places, 32 if x.dtype == torch.float32 else 64),
-        PRECISION=precision, num_warps=4, num_stages=3,
+        PRECISION=precision, num_warps=sizes["num_warps"], num_stages=sizes["num_stages"],
     )  # fmt: skip
     return out
 

@@ -10,6 +10,7 @@ from marks import only
 from torch import nn
 from triton_process import INTERPRETED, ended_process, interpreted  # noqa: F401
 
+from lightning_dpgen.common import device_kernels
 from lightning_dpgen.gradients import kernels
 from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.factors import _at_least_zero
@@ -151,6 +152,41 @@ def test_norms_err_by_no_more_than_promised_where_sums_are_cut_off(name, dtype):
         off, bound, off_length, bound_length = _found(*_factors(name, dtype), CUT)
     assert (off <= bound).all(), off / bound
     assert (off_length <= bound_length).all(), off_length / bound_length
+
+
+@pytest.mark.parametrize("name", only(["two tiles and a tail", "swallowed, wide"], "two tiles and a tail"))
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@interpreted
+def test_norms_of_all_sizes_err_by_no_more_than_promised(name, dtype):
+    candidates = kernels._LONG_GRAMS if dtype == "float32" else kernels._SHORT_GRAMS
+    for sizes in candidates:
+        # The proof adds at most 64 products in float32 that are not of a chain.
+        assert sizes["tile"] <= 64 and kernels.PROMOTED % sizes["chunk"] == 0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernels, "quickest", lambda *given, sizes=sizes: sizes)
+            off, bound, off_length, bound_length = _found(*_factors(name, dtype), ROUNDED)
+        assert (off <= bound).all() and (off_length <= bound_length).all()
+
+
+def test_the_quickest_sizes_are_measured_once_a_shape(monkeypatch):
+    candidates, measured = ({"tile": 1}, {"tile": 2}, {"tile": 3}), []
+
+    def milliseconds(run):
+        run()
+        return {1: 3.0, 2: 1.0, 3: math.inf}[measured[-1][1]["tile"]]
+
+    monkeypatch.setattr(device_kernels, "_quickest", {})
+    monkeypatch.setattr(device_kernels, "_milliseconds", milliseconds)
+
+    def chosen(shape, records=3):
+        x = torch.zeros(records, 4, 5)
+        return device_kernels.quickest(shape, candidates, x, lambda *given: measured.append(given))["tile"]
+
+    assert chosen("a") == 1 and not measured  # a processor
+    monkeypatch.setattr(device_kernels, "_measures", lambda x: True)
+    assert [chosen("b"), chosen("b", 1000), chosen("c")] == [2, 2, 2]
+    # The number of records is no part of it.
+    assert measured == [(64, sizes) for sizes in candidates] * 2
 
 
 @interpreted
@@ -482,10 +518,12 @@ def test_kernels_compile_for_devices_and_once_for_lots_of_all_sizes(capability, 
         get_current_stream=lambda device: 0,
     )
     monkeypatch.setattr(jit, "driver", types.SimpleNamespace(active=device))
-    for dtype in (torch.bfloat16, torch.float32):
-        _call_all(3, dtype)
-        kinds = set(map(id, compiled))
-        for records in (1, 16, 17):
-            _call_all(records, dtype)
-        assert set(map(id, compiled)) == kinds
+    for place in range(len(kernels._SHORT_GRAMS)):
+        monkeypatch.setattr(kernels, "quickest", lambda shape, sizes, *_, place=place: sizes[place % len(sizes)])
+        for dtype in (torch.bfloat16, torch.float32):
+            _call_all(3, dtype)
+            kinds = set(map(id, compiled))
+            for records in (1, 16, 17) if place == 0 else ():
+                _call_all(records, dtype)
+            assert set(map(id, compiled)) == kinds
     assert max(kernel.metadata.shared for kernel in compiled) <= SHARED[capability]
