@@ -13,13 +13,15 @@ import pytorch_lightning as pl
 import torch
 from contracts.laws.noise import deviates
 from on_gpu.gpu_mark import needs_gpu
-from statistical.test_device_normals import DRAW, KEY, expected_pair
+from statistical.philox import DRAW, KEY, expected_pair
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_dpgen import AccountEngine, DPNorm, Fixed, PoissonLots, PrivateOptimizer, PrivateTraining, verify
+from lightning_dpgen.gradients.captured import CapturedTerm
 from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.per_sample_gradients import materialised
+from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
@@ -29,6 +31,8 @@ from lightning_dpgen.privacy.noise.device_normals import DeviceNormals
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.sampling.samplers import Poisson
+from lightning_dpgen.sampling.lots import Lot
+from lightning_dpgen.sampling.slots import Slots
 from lightning_dpgen.sampling.stores import DenseStore, ScaledStore
 
 pytestmark = [needs_gpu, pytest.mark.filterwarnings("ignore")]
@@ -272,3 +276,59 @@ def test_a_loop_for_opacus_goes_through_the_account():
     account.verify_complete()
     assert all(p.is_cuda and p.isfinite().all() for p in network.parameters())
     assert json.loads(json.dumps(account.done)) == {"training": 10}
+
+
+def _captured_step(slots=96, network=None):
+    """Return a step on lots in slots of records in the processor's memory, and its optimizer."""
+    torch.manual_seed(0)
+    network = network or nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 2))
+    network.to(GPU)
+    stage = Stage(Access("training", {"gradient": 1.0}, Poisson(0.1)), 50, 1.0)
+    account = Account(Plan((stage,), 1e3, 1e-5))
+    optimizer = PrivateOptimizer(
+        torch.optim.Adam(network.parameters(), lr=0.01, fused=True), account=account, clipping=Fixed(1.0),
+        expected_batch_size=50.0,
+    )  # fmt: skip
+    term = PerRecord(lambda lot, _: network(lot.records).square().sum(dim=1))
+    lots = PoissonLots(torch.rand(500, 20), account)
+
+    def step():
+        (lot,) = lots.draw().to(GPU).in_slots(slots, account.stream)
+        optimizer.set_gradients(optimizer.compute_gradients(network, term, lot))
+        optimizer.step()
+
+    return step, optimizer
+
+
+def test_a_captured_step_of_a_small_network_waits_for_nothing():
+    step, optimizer = _captured_step()
+    for _ in range(6):
+        step()
+    assert optimizer.captured == "captured"
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_bits_of_a_record_follow_from_no_other_in_a_captured_step():
+    """Norms and losses of three records are the same beside others, in other slots, and alone."""
+    network = nn.Sequential(nn.Linear(20, 300), nn.Tanh(), nn.Linear(300, 2)).to(GPU)
+    term = PerRecord(lambda lot, _: network(lot.records).square().sum(dim=1))
+    buffer, stream = GradientBuffer(network.parameters()), PrivateStream(seed=0)
+    few, many = torch.rand(3, 20, device=GPU), torch.rand(60, 20, device=GPU)
+
+    def lot(records, places):
+        return Lot(records, (0, len(records)), slots=Slots(96, torch.tensor(places)))
+
+    captured = CapturedTerm(network, term, lot(few, [0, 1, 2]), buffer.flat, buffer.views, stream, "ghost")
+    alone = captured.gradients(lot(few, [5, 80, 2]))
+    found = [(alone.norms().clone(), alone.losses.clone())]
+    for first in (0, 30):
+        places = [*range(first + 1, first + 4), *(i for i in range(96) if not first < i < first + 4)][:63]
+        beside = captured.gradients(lot(torch.cat([few, many]), places))
+        found.append((beside.norms()[:3].clone(), beside.losses[:3].clone()))
+    for norms, losses in found[1:]:
+        assert torch.equal(norms, found[0][0]) and torch.equal(losses, found[0][1])
