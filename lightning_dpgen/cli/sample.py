@@ -88,9 +88,9 @@ def make_parser() -> Parser:
     )
     parser.add_argument(
         "--form",
-        choices=("wide", "long", "persons", "rows"),
-        help="series: one in each row, or one time in each row (default: as they were read, or wide); histories in a file "
-        "without lists: the persons, or their rows (default: rows; the same -n and --seed make them belong together)",
+        help="series: wide or long, one in each row or one time in each row (default: as they were read, or wide); "
+        "histories in a file without lists: persons, or the name of a table of rows (default: the first one; the same -n "
+        "and --seed make them belong together)",
     )
     parser.add_argument("--seed", type=whole_number, help="makes the draw repeatable")
     parser.add_argument(
@@ -185,8 +185,9 @@ def _check(arguments: Namespace, place: Place | None, schema: Schema, components
             f"-o {place}: {', '.join(OF_BASKETS)} are of baskets, and this release is of kind {schema.kind}: expected a "
             f"name that ends in {', '.join(FORMATS)}"
         )
-    if arguments.form is not None and arguments.form not in kind.forms:
-        expected = f"expected {' or '.join(kind.forms)}" if kind.forms else "leave it out"
+    forms = kind.forms(schema)
+    if arguments.form is not None and arguments.form not in forms:
+        expected = f"expected {' or '.join(forms)}" if forms else "leave it out"
         raise UsageError(f"--form {arguments.form}: this release is of kind {schema.kind}: {expected}")
     if arguments.given is not None and not kind.tabular:
         raise UsageError(f"--given {arguments.given}: this release is of kind {schema.kind}: expected one of a table")

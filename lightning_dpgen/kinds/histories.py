@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET
 from lightning_dpgen.data.histories.description import HistoryDescription, check_files, read_description
 from lightning_dpgen.data.histories.reading import read_histories
-from lightning_dpgen.data.histories.schema import HistorySchema
+from lightning_dpgen.data.histories.schema import PERSONS, HistorySchema
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.kinds.kind import Kind
 from lightning_dpgen.release.rows.output_format import OutputFormat, WrittenRecords, as_they_are
@@ -23,12 +25,10 @@ from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
 
 _WITH_LISTS = (PARQUET, *JSON_LINES)
-# The two tables in which histories are written where a file has no lists.
-PERSONS, ROWS = "persons", "rows"
 
 
 class HistoryFiles(Source):
-    """Histories in two tables, or in one, which a file describes."""
+    """Histories in several tables, or in one, which a file describes."""
 
     word = "person"
 
@@ -55,12 +55,11 @@ class HistoryFiles(Source):
 
 
 class Histories(Kind):
-    """Persons with attributes, and the rows of each in the order of time."""
+    """Persons with attributes, and the rows of each in one or several tables."""
 
     name, schema, word = "histories", HistorySchema, "person"
-    parts = "the attributes of a person, the columns of a row, and the largest number of rows"
+    parts = "the attributes of a person, the columns of rows, and the largest numbers of rows"
     measured_networks = ("histories",)
-    forms = (PERSONS, ROWS)
     # A network draws each choice by itself, so rows would stand behind the last one.
     trains = False
 
@@ -79,26 +78,32 @@ class Histories(Kind):
         from lightning_dpgen.data.schema import kind_of
         from lightning_dpgen.release.drawing.described import Described
 
-        parts: list[Any] = []
-        for table in (schema.persons, schema.rows):
-            parts += [] if table is None else kind_of(table).describe(table)[1]
-        if schema.order is not None:
-            start, gap = schema.order.start, schema.order.gap
-            values = f"{start.low} to {start.high}, then {gap.low} to {gap.high} from row to row"
-            parts.insert(len(parts) - len(schema.rows.columns), Described(schema.order.name, start.type, values))
-        return f"persons with up to {schema.max_rows:,} rows each", parts
+        parts = [] if schema.persons is None else kind_of(schema.persons).describe(schema.persons)[1]
+        for table in schema.tables:
+            of_rows = kind_of(table.rows).describe(table.rows)[1]
+            if table.order is not None:
+                start, gap = table.order.start, table.order.gap
+                values = f"{start.low} to {start.high}, then {gap.low} to {gap.high} from row to row"
+                of_rows.insert(0, Described(table.order.name, start.type, values))
+            parts += [dataclasses.replace(part, name=f"{schema.prefix(table)}{part.name}") for part in of_rows]
+        if len(schema.tables) == 1:
+            return f"persons with up to {schema.tables[0].max_rows:,} rows each", parts
+        return f"persons with up to {listed([f'{table.max_rows:,} {table.name}' for table in schema.tables])} each", parts
 
     def show(self, path: Path, schema: HistorySchema) -> Any:
         from lightning_dpgen.release.pages.distributions import show_histories
 
         return show_histories(path, schema)
 
+    def forms(self, schema: HistorySchema) -> tuple[str, ...]:
+        return (*([] if schema.persons is None else [PERSONS]), *(table.name for table in schema.tables))
+
     def output_format(
         self, schema: HistorySchema, release: Any, ending: str, form: str | None, declared: Any
     ) -> WrittenRecords:
         if form is None and ending in _WITH_LISTS:
             return as_they_are(schema.arrow)
-        return written_histories(schema, form or ROWS)
+        return written_histories(schema, form or schema.tables[0].name)
 
     def sides(self, schema: HistorySchema) -> dict[str, Any]:
         return {"schema": schema}
@@ -108,39 +113,40 @@ KIND = Histories()
 
 
 def written_histories(schema: HistorySchema, form: str) -> WrittenRecords:
-    """Return the form in which one of the two tables of synthetic histories is written: persons, or their rows.
+    """Return the form in which one of the tables of synthetic histories is written: persons, or rows by their table's name.
 
-    Persons have numbers from 1 in both. The same release, number of persons and seed give tables that belong together.
+    Persons have numbers from 1 in all. The same release, number of persons and seed give tables that belong together.
 
     Example:
         >>> from lightning_dpgen.data.tables.schema_file import parse_schema
-        >>> rows = parse_schema("columns: {ward: {type: category, values: [a, b]}}")
-        >>> written = written_histories(HistorySchema(None, rows, max_rows=3), "rows")
-        >>> histories = pa.record_batch({"rows": [[{"ward": "a"}, {"ward": "b"}], [], [{"ward": "b"}]]})
+        >>> visits = RowTable("visits", parse_schema("columns: {ward: {type: category, values: [a, b]}}"), max_rows=3)
+        >>> written = written_histories(HistorySchema(None, (visits,)), "visits")
+        >>> histories = pa.record_batch({"visits": [[{"ward": "a"}, {"ward": "b"}], [], [{"ward": "b"}]]})
         >>> next(written.rows([histories], 0)).to_pydict()
         {'person': [1, 1, 3], 'ward': ['a', 'b', 'b']}
     """
     if form == PERSONS:
         if schema.persons is None:
-            raise ValueError(f"form={form}: persons have no attributes: expected {ROWS}")
-        columns = pa.schema([pa.field(schema.names.key, pa.int64()), *schema.persons.arrow])
+            raise ValueError(f"form={form}: persons have no attributes: expected {listed(KIND.forms(schema))}")
+        columns = pa.schema([pa.field(schema.key, pa.int64()), *schema.persons.arrow])
         return WrittenRecords(columns, partial(_persons, columns), OutputFormat.of(schema.persons))
-    columns = pa.schema([pa.field(schema.names.person, pa.int64()), *schema.row_fields])
-    return WrittenRecords(columns, partial(_rows, columns), OutputFormat.of(schema.rows), None)
+    table = next(table for table in schema.tables if table.name == form)
+    columns = pa.schema([pa.field(table.person, pa.int64()), *table.fields])
+    return WrittenRecords(columns, partial(_rows, table.name, columns), OutputFormat.of(table.rows), None)
 
 
 def _persons(columns: pa.Schema, chunks: Iterable[pa.RecordBatch], before: int) -> Iterator[pa.RecordBatch]:
     """Return persons one a row, each under a number."""
     for chunk in chunks:
         numbers = pa.array(np.arange(before + 1, before + chunk.num_rows + 1))
-        yield pa.record_batch([numbers, *chunk.columns[:-1]], schema=columns)
+        yield pa.record_batch([numbers, *chunk.columns[: len(columns) - 1]], schema=columns)
         before += chunk.num_rows
 
 
-def _rows(columns: pa.Schema, chunks: Iterable[pa.RecordBatch], before: int) -> Iterator[pa.RecordBatch]:
-    """Return the rows of persons, one a row, each with the number of its person."""
+def _rows(table: str, columns: pa.Schema, chunks: Iterable[pa.RecordBatch], before: int) -> Iterator[pa.RecordBatch]:
+    """Return the rows of persons in a table, one a row, each with the number of its person."""
     for chunk in chunks:
-        lists = chunk.columns[-1]
+        lists = chunk.column(table)
         sizes = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
         numbers = np.repeat(np.arange(before + 1, before + chunk.num_rows + 1), sizes)
         yield pa.record_batch([pa.array(numbers), *lists.flatten().flatten()], schema=columns)

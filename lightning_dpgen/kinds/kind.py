@@ -36,7 +36,6 @@ class Kind(ABC):
         components: the setting of how many components are fitted to what is measured.
         tabular: whether records are rows of cells, which are compared by their values and completed where some are empty.
         endings: of files that records of this kind alone have.
-        forms: the forms of files, where there is a choice.
 
     Example:
         >>> from lightning_dpgen.data.schema import kind_named
@@ -54,7 +53,6 @@ class Kind(ABC):
     components: ClassVar[str] = "model.components"
     tabular: ClassVar[bool] = False
     endings: ClassVar[tuple[str, ...]] = ()
-    forms: ClassVar[tuple[str, ...]] = ()
 
     # Settings
 
@@ -119,6 +117,10 @@ class Kind(ABC):
     def picture(self) -> Callable[[Path, Release], None] | None:
         """Return the function that draws some records of a release to a file; None for records that are not drawn."""
         return None
+
+    def forms(self, schema: Any) -> tuple[str, ...]:
+        """Return the forms of files, where there is a choice."""
+        return ()
 
     def output_format(
         self, schema: Any, release: Release, ending: str, form: str | None, declared: Callable[[], Any]

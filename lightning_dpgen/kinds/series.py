@@ -85,7 +85,6 @@ class Series(Kind):
     name, schema, word = "series", SeriesSchema, "series"
     parts = "its length, the bounds of its values, and its labels"
     measured_networks = ("series_mixture",)
-    forms = ("wide", "long")
 
     def source(self, spec: SeriesSpec | PublicSeriesSpec) -> Source:
         return SeriesFile(spec) if isinstance(spec, SeriesSpec) else PublicSource(spec)
@@ -123,6 +122,9 @@ class Series(Kind):
         from lightning_dpgen.kinds.curves import write_curves
 
         return write_curves
+
+    def forms(self, schema: SeriesSchema) -> tuple[str, ...]:
+        return ("wide", "long")
 
     def output_format(self, schema: SeriesSchema, release: Any, ending: str, form: str | None, declared: Any) -> Any:
         return written_series(schema, _form_of(schema, declared), form)

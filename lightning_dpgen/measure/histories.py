@@ -29,7 +29,7 @@ _UNITS = 2.0**20
 
 
 class OfPersons(Statistic):
-    """A statistic of persons, of histories: of each its attributes, the number of rows, and the first row.
+    """A statistic of persons, of histories: of each its attributes, and the number of rows and the first row of each table.
 
     Args:
         schema: of the histories.
@@ -82,13 +82,12 @@ class HistoryRecipe(Recipe):
     @property
     def workloads(self) -> tuple[Workload, ...]:
         """The tables of persons, and those of steps."""
+        if not (shares := weights_of_tables(self.schema)):
+            return self.persons.workloads
         of_persons = tuple(
             Workload(own.stage, own.noise_shares, own.max_noise, own.share * (1.0 - self.steps_share), own.rounds)
             for own in self.persons.workloads
         )
-        if self.schema.max_rows == 1:
-            return self.persons.workloads
-        shares = weights_of_tables(self.schema)
         return (*of_persons, Workload(STEPS, shares, self.n, self.steps_share, units=dict.fromkeys(shares, _UNITS)))
 
     def statistics(self, stage: str, state: State) -> Mapping[str, Statistic]:

@@ -13,12 +13,13 @@ from torch import Tensor
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.measure.workload import Measured
-from lightning_dpgen.models.histories import Feature, StackedHistories, Steps
+from lightning_dpgen.models.histories import StackedHistories
+from lightning_dpgen.models.history_steps import Feature, Steps
 
 # Bits of the weight of a person's steps.
 _BITS = 20
-# Histories that are taken, and made up, at a time.
-_AT_ONCE, _MADE_UP = 1 << 14, 6000
+# Histories that are taken, and made up, at a time; and the steps of a table beyond which fewer are made up.
+_AT_ONCE, _MADE_UP, _STEPS_MADE_UP = 1 << 14, 6000, 50_000
 # Rounds of the fit; the pace of each, which falls to a half and a fifth; the share of the step before that is kept.
 _ROUNDS, _PACE, _KEPT, _LONGEST = 60, 0.5, 0.6, 0.6
 # Cells whose deviation is so many times what they hold on average have slow waves alone.
@@ -30,13 +31,13 @@ _LEAST = 0.25
 
 
 class StepTable(Statistic):
-    """Counts of a target by a feature, over the steps of persons: those of one person have the weight 1 together.
+    """Counts of a target by a feature, over the steps of persons in one table: those of a person weigh 1 together.
 
     The weight of each is the largest whole multiple of 2^-20 of which so many are 1 at most. All are 0 or more, so one
     person moves the table by 1 in L2 at most, however long the history.
 
     Args:
-        schema: of the histories.
+        steps: of a table of rows.
         target: the name of the target.
         feature: one of its features.
         size: the number of the target's choices.
@@ -44,8 +45,8 @@ class StepTable(Statistic):
 
     bound, unit, at_once = 1.0, 2.0**-_BITS, _AT_ONCE
 
-    def __init__(self, schema: Any, target: str, feature: Feature, size: int) -> None:
-        self.layout, self._steps = schema.layout, Steps(schema)
+    def __init__(self, steps: Steps, target: str, feature: Feature, size: int) -> None:
+        self.layout, self._steps = steps.schema.layout, steps
         self._target, self._feature, self.shape = target, feature, (feature.size, size)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
@@ -57,37 +58,41 @@ class StepTable(Statistic):
         return torch.from_numpy(sums.astype(np.int64)).view(self.shape)
 
 
-def name_of(target: str, feature: Feature) -> str:
-    """Return the name of a table in plan and ledger."""
-    return f"{target} by {feature.name}"
+def steps_of(schema: Any) -> list[Steps]:
+    """Return the steps of each table of rows."""
+    return [Steps(schema, number) for number in range(len(schema.tables))]
 
 
 def weights_of_tables(schema: Any) -> dict[str, float]:
     """Return the weights of all tables of steps: a large one gets more, by the power 2/3 of its cells.
 
-    A column by itself in the row before gets twice as much, since histories are told by it first.
+    A column by itself in the row before gets twice as much, since histories are told by it first. The share of a table of
+    rows weighs all of its own.
     """
     weights = {}
-    for target, feature, size in Steps(schema).tables:
-        own = _OWN if feature.name == f"before: {target}" else 1.0
-        weights[name_of(target, feature)] = own * (feature.size * size) ** (2 / 3)
+    for steps in steps_of(schema):
+        for target, feature, size in steps.tables:
+            own = _OWN if feature.name == f"before: {target}" else 1.0
+            weights[steps.name_of(target, feature)] = steps.table.share * own * (feature.size * size) ** (2 / 3)
     return weights
 
 
 def step_tables(schema: Any) -> dict[str, Statistic]:
     """Return the statistics of all tables of steps, by their names."""
     return {
-        name_of(target, feature): StepTable(schema, target, feature, size) for target, feature, size in Steps(schema).tables
+        steps.name_of(target, feature): StepTable(steps, target, feature, size)
+        for steps in steps_of(schema)
+        for target, feature, size in steps.tables
     }
 
 
 class _Target:
     """The tables of one target while they are fitted."""
 
-    def __init__(self, network: StackedHistories, j: int, measured: Mapping[str, Measured], total: float) -> None:
-        name, size, ordered = network.steps.targets[j]
-        self.name, self.features = name, network.steps.features[name]
-        found = [measured[name_of(name, feature)] for feature in self.features]
+    def __init__(self, steps: Steps, j: int, measured: Mapping[str, Measured], total: float) -> None:
+        name, size, ordered = steps.targets[j]
+        self.name, self.features = name, steps.features[name]
+        found = [measured[steps.name_of(name, feature)] for feature in self.features]
         self.noisy = [own.sums.double() for own in found]
         self.deviations = [own.deviation for own in found]
         # The shares of the choices, from the tables with the least noise.
@@ -152,42 +157,66 @@ def fit_steps(network: StackedHistories, weights: Tensor, measured: Mapping[str,
     Args:
         network: whose persons are fitted; its tables are written.
         weights: (k,) of its components.
-        measured: the noisy tables, by `name_of`.
+        measured: the noisy tables, by `Steps.name_of`.
         seed: of the histories; public.
     """
-    tables = [(one.sums, one.deviation) for one in measured.values()]
-    trust = np.array([1.0 / (max(deviation, 1e-6) ** 2 * sums.numel()) for sums, deviation in tables])
-    total = max(float(np.average([float(sums.sum()) for sums, _ in tables], weights=trust)), 1.0)
-    targets = [_Target(network, j, measured, total) for j in range(len(network.steps.targets))]
     generator = torch.Generator().manual_seed(seed)
+    for number, steps in enumerate(network.steps):
+        if steps.tables:
+            _fit_table(network, number, weights, measured, generator)
+
+
+def _fit_table(
+    network: StackedHistories, number: int, weights: Tensor, measured: Mapping[str, Measured], generator: torch.Generator
+) -> None:
+    """Fit the steps of one table of rows."""
+    steps = network.steps[number]
+    noisy = [measured[steps.name_of(target, feature)] for target, feature, _ in steps.tables]
+    trust = np.array([1.0 / (max(one.deviation, 1e-6) ** 2 * one.sums.numel()) for one in noisy])
+    total = max(float(np.average([float(one.sums.sum()) for one in noisy], weights=trust)), 1.0)
+    targets = [_Target(steps, j, measured, total) for j in range(len(steps.targets))]
     for turn in range(_ROUNDS):
-        _write(network, targets)
+        _write(network, number, targets)
         component = torch.multinomial(weights.double(), _MADE_UP, replacement=True, generator=generator)
-        expected = _expected(network, component, generator)
+        expected = _expected(network, number, network.draw_persons(component, generator), generator)
         pace = _PACE * (1.0 if turn < _ROUNDS // 2 else 0.5 if turn < 0.8 * _ROUNDS else 0.2)
         for target in targets:
             target.step(expected[target.name], total, pace)
-    _write(network, targets)
+    _write(network, number, targets)
 
 
-def _write(network: StackedHistories, targets: list[_Target]) -> None:
+def _write(network: StackedHistories, number: int, targets: list[_Target]) -> None:
     for j, target in enumerate(targets):
-        network.get_buffer(f"level_{j}").copy_(target.level)
-        for own, table in zip(network.tables_of(j), target.tables, strict=True):
+        network.level_of(number, j).copy_(target.level)
+        for own, table in zip(network.tables_of(number, j), target.tables, strict=True):
             own.copy_(table)
 
 
-def _expected(network: StackedHistories, component: Tensor, generator: torch.Generator) -> dict[str, list[Tensor]]:
-    """Return the expected tables of histories that are drawn, by target and feature."""
-    steps, found = network.steps, {}
-    for name, size, _ in steps.targets:
-        found[name] = [torch.zeros(feature.size, size, dtype=torch.float64) for feature in steps.features[name]]
-    persons = network.persons.draw(component, generator).numpy()
-    counts = persons[:, network.schema.attributes]
-    for who, _, codes in network.rows_after(persons, generator):
-        weight = torch.from_numpy(1.0 / (counts[who] - 1))[:, None]
+def _expected(
+    network: StackedHistories, number: int, persons: Tensor, generator: torch.Generator
+) -> dict[str, list[Tensor]]:
+    """Return the expected tables of histories that are drawn, by target and feature; of long ones fewer do."""
+    steps, later = network.steps[number], persons[:, network.level.heads[number].start] - 1
+    persons = persons[later > 0]
+    later = later[later > 0]
+    enough = int((later.cumsum(0) < _STEPS_MADE_UP).sum()) + 1
+    persons, later = persons[:enough], later[:enough]
+    fixed = network.fixed_codes(number, persons)
+    found = {
+        name: [torch.zeros(feature.size, size, dtype=torch.float64) for feature in steps.features[name]]
+        for name, size, _ in steps.targets
+    }
+    of_persons = {name: torch.zeros(len(persons), size) for name, size, _ in steps.targets}
+    for rows in network.rows_after(number, persons, generator):
+        weight = (1.0 / later[rows.who])[:, None]
         for name, tables in found.items():
-            shares = torch.from_numpy(codes[f"shares: {name}"]) * weight
+            shares = rows.shares[name] * weight
+            of_persons[name].index_add_(0, rows.who, shares)
             for table, feature in zip(tables, steps.features[name], strict=True):
-                table.index_add_(0, torch.from_numpy(codes[feature.name]), shares)
+                if feature.name in rows.codes:
+                    table.index_add_(0, rows.codes[feature.name], shares.double())
+    for name, tables in found.items():
+        for table, feature in zip(tables, steps.features[name], strict=True):
+            if feature.name in fixed:
+                table.index_add_(0, fixed[feature.name], of_persons[name].double())
     return found

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from scipy.stats import ks_2samp
 
-from lightning_dpgen.data.layout import Encoded, Layout
+from lightning_dpgen.data.histories.row_table import PersonRows, RowTable
+from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.metrics.marginals import compare_columns
-from lightning_dpgen.metrics.measure import COLUMNS, Listing, Need, Plot, Result, average_and_worst, register
+from lightning_dpgen.metrics.measure import (
+    COLUMNS,
+    Glance,
+    Listing,
+    Need,
+    Plot,
+    Result,
+    average_and_worst,
+    beside_real,
+    register,
+)
 from lightning_dpgen.metrics.sides import EncodedSides
 from lightning_dpgen.metrics.table_pairs import rank_correlations
+from lightning_dpgen.models.history_steps import count_edges
 
 # The most choices of a column each of which is looked at by itself.
 FEW = 20
@@ -23,24 +36,45 @@ _HEADING = "Histories"
 
 
 class Histories:
-    """Encoded histories by persons, rows and steps; N persons with R rows, one person behind the other.
+    """Encoded histories by persons, rows and steps, of N persons.
 
     Args:
         schema: of the histories (`data.histories.schema`).
         encoded: N of them. Codes that no history has count as one more choice.
 
     Attributes:
-        attributes, counts, starts, gaps, rows: as `parted` of the schema has them.
-        person, place: (R,) the person of each row, and its place in the history, from 0.
-        columns: the names of the columns of a row, each with its number of choices.
+        attributes: (N, attributes) choices.
+        tables: the rows of the persons in each table.
     """
 
     def __init__(self, schema: Any, encoded: Encoded) -> None:
         self.schema, self.encoded = schema, encoded
-        self.attributes, self.counts, self.starts, self.gaps, self.rows = schema.parted(encoded)
-        self.person = np.repeat(np.arange(len(self.counts)), self.counts)
-        self.place = np.arange(len(self.person)) - np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
-        self.columns = list(zip(schema.rows.choices, schema.rows.layout.groups, strict=True))
+        self.attributes, parts = schema.parted(encoded)
+        self.tables = [
+            TableOfHistories(table, schema.prefix(table), rows) for table, rows in zip(schema.tables, parts, strict=True)
+        ]
+
+
+class TableOfHistories:
+    """The rows of N persons in one table: R of them, one person behind the other.
+
+    Args:
+        table: its description.
+        prefix: of the names of its scores.
+        persons: the rows.
+
+    Attributes:
+        counts, starts, gaps, rows, person, place: as of `PersonRows`.
+        columns: the names of the columns of a row, each with its number of choices.
+        ordered: how many of the first choices of each column are in an order.
+    """
+
+    def __init__(self, table: RowTable, prefix: str, persons: PersonRows) -> None:
+        self.table, self.prefix, self.persons = table, prefix, persons
+        self.counts, self.starts, self.gaps, self.rows = persons.counts, persons.starts, persons.gaps, persons.rows
+        self.person, self.place = persons.person, persons.place
+        self.columns = list(zip(table.rows.choices, table.rows.layout.groups, strict=True))
+        self.ordered = table.ordered_columns
 
     def steps(self, lag: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Return the places of rows, and of those so many rows later in the same history."""
@@ -50,7 +84,7 @@ class Histories:
     def numbers(self, column: int) -> np.ndarray:
         """Return the places (R,) of choices in their order, NaN of those that have none, such as missing values."""
         codes = self.rows[:, column]
-        return np.where(codes < ordered_choices(self.schema.rows.layout)[column], codes, np.nan)
+        return np.where(codes < self.ordered[column], codes, np.nan)
 
     def ever(self, column: int) -> np.ndarray:
         """Return the shares of persons who ever have each choice of a column."""
@@ -61,11 +95,6 @@ class Histories:
     def means(self, column: int) -> np.ndarray:
         """Return each person's mean of a column in an order (N,), NaN of persons without a value."""
         return moments(self.numbers(column), self.person, len(self.counts))[0]
-
-
-def ordered_choices(layout: Layout) -> tuple[int, ...]:
-    """Return how many of the first choices of each group are in an order."""
-    return layout.ordered or (0,) * len(layout.groups)
 
 
 def moments(numbers: np.ndarray, person: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -111,27 +140,67 @@ def smirnov(synthetic: np.ndarray, real: np.ndarray) -> float:
 
 def well_formed(histories: Histories) -> np.ndarray:
     """Return whether codes are those of a history, (N,): rows from the first place on, as many as their number says."""
-    schema, counts = histories.schema, histories.counts
-    parts = (histories.attributes, counts, histories.starts, histories.gaps, histories.rows)
-    good = (schema.joined(*parts).codes == histories.encoded.codes).all(axis=1)
-    lacking = (histories.rows >= np.array(schema.rows.layout.groups)).any(axis=1)
-    if schema.order is not None:
-        lacking |= (histories.place > 0) & (histories.gaps >= schema.order.gap.choices)
-        good &= (counts == 0) | (histories.starts < schema.order.start.choices)
-    good[histories.person[lacking]] = False
+    schema, tables = histories.schema, histories.tables
+    again = schema.joined(histories.attributes, [own.persons for own in tables])
+    good = (again.codes == histories.encoded.codes).all(axis=1)
+    for own in tables:
+        lacking = (own.rows >= np.array(own.table.rows.layout.groups)).any(axis=1)
+        if own.table.order is not None:
+            lacking |= (own.place > 0) & (own.gaps >= own.table.order.gap.choices)
+            good &= (own.counts == 0) | (own.starts < own.table.order.start.choices)
+        good[own.person[lacking]] = False
     return good
 
 
 A_SCHEMA = Need(lambda sides: sides.schema is not None, "the schema of the histories was not given")
-_AN_ORDER = Need(lambda sides: sides.schema is None or sides.schema.order is not None)
-_STEPS = Need(lambda sides: sides.schema is None or sides.schema.max_rows > 1)
+_STEPS = Need(lambda sides: sides.schema is None or any(map(_has_steps, sides.schema.tables)))
 _PERSONS = Need(lambda sides: sides.schema is None or sides.schema.persons is not None)
+_TABLES = Need(lambda sides: sides.schema is None or len(sides.schema.tables) > 1)
+
+
+def _has_steps(table: RowTable) -> bool:
+    return table.order is not None and table.max_rows > 1
 
 
 def _histories(sides: EncodedSides) -> tuple[Histories, list[Histories]]:
     """Return the real histories, and all that are compared with them."""
     real, *others = (Histories(sides.schema, part) for part in (sides.real, *sides.compared))
     return real, others
+
+
+def _by_table(sides: EncodedSides, compare: Callable[..., Result]) -> Result:
+    """Compare tables of rows one by one; names of scores begin with that of the table, where there are several.
+
+    Args:
+        compare: is given the sides, the real rows, and a list of all rows that are compared with them.
+    """
+    real, others = _histories(sides)
+    results = [compare(sides, own, [other.tables[number] for other in others]) for number, own in enumerate(real.tables)]
+    named = list(zip((own.prefix for own in real.tables), results, strict=True))
+    scores = [
+        {f"{prefix}{name}": value for prefix, result in named for name, value in getattr(result, side).items()}
+        for side in ("scores", "reference")
+    ]
+    return Result(
+        *scores,
+        listings=[replace(own, title=f"{prefix}{own.title}") for prefix, result in named for own in result.listings],
+        plots=[replace(own, caption=f"{prefix}{own.caption}") for prefix, result in named for own in result.plots],
+    )
+
+
+def _glances(section: str, words: Mapping[str, str]) -> Callable[[Any], list[Glance]]:
+    """Return the function that picks scores to look at first, each for each table of rows."""
+
+    def pick(evaluation: Any) -> list[Glance]:
+        scores, reference = (of.get(section, {}) for of in (evaluation.scores, evaluation.reference))
+        return [
+            Glance(value, f"{score.removesuffix(name)}{said}", below=beside_real(reference.get(score)))
+            for name, said in words.items()
+            for score, value in scores.items()
+            if score == name or score.endswith(f": {name}")
+        ]
+
+    return pick
 
 
 def _some(pairs: Sequence[Any], seed: int) -> list[Any]:
@@ -158,16 +227,19 @@ def _check_forms(sides: EncodedSides) -> Result:
     "histories", section="rows", place=10, better="lower", needs=(A_SCHEMA,),
     says="Total variation distance of the number of rows of a person, of the bins of first times and of distances from row "
     "to row, and of the columns of first rows and of all rows: 0 equal, 1 disjoint.",
-    glance={"number of rows": "distance of the number of rows of a person"},
+    glance=_glances("rows", {"number of rows": "distance of the number of rows of a person"}),
 )  # fmt: skip
 def _compare_rows(sides: EncodedSides) -> Result:
-    real, others = _histories(sides)
+    return _by_table(sides, _rows_of_table)
+
+
+def _rows_of_table(sides: EncodedSides, real: TableOfHistories, others: list[TableOfHistories]) -> Result:
     columns = range(len(real.columns))
     pairs = _some(list(itertools.combinations(columns, 2)), sides.seed)
-    results, order = [], sides.schema.order is not None
+    results, order = [], real.table.order
     for other in others:
         scores = {"number of rows": variation(other.counts, real.counts)}
-        if order:
+        if order is not None:
             scores["first time"] = variation(*(side.starts[side.counts > 0] for side in (other, real)))
             scores["distance from row to row"] = variation(*(side.gaps[side.place > 0] for side in (other, real)))
             first = [variation(*(side.rows[side.place == 0, i] for side in (other, real))) for i in columns]
@@ -180,11 +252,10 @@ def _compare_rows(sides: EncodedSides) -> Result:
             ])  # fmt: skip
         results.append(scores)
     counted = (others[0].counts, real.counts)
-    plots = [_draw_shares("Number of rows", counted, range(sides.schema.max_rows + 1), "rows of a person")]
-    if order and sides.schema.max_rows > 1:
+    plots = [_draw_shares("Number of rows", counted, range(real.table.max_rows + 1), "rows of a person")]
+    if order is not None and real.table.max_rows > 1:
         gaps = tuple(side.gaps[side.place > 0] for side in (others[0], real))
-        bins = range(1, sides.schema.order.gap.choices + 1)
-        plots.append(_draw_shares("Distance from row to row", gaps, bins, "bin of the distance"))
+        plots.append(_draw_shares("Distance from row to row", gaps, range(1, order.gap.choices + 1), "bin of the distance"))
     return Result(*results, plots=plots)
 
 
@@ -201,14 +272,44 @@ def _joint(one: np.ndarray, other: np.ndarray, choices: int) -> np.ndarray:
 
 
 @register(
-    "histories", section="steps from row to row", place=15, better="lower", needs=(A_SCHEMA, _AN_ORDER, _STEPS),
+    "histories", section="tables together", place=12, better="lower", needs=(A_SCHEMA, _TABLES),
+    says="Total variation distance of the numbers of rows of a person in two tables, together, in bins that get longer; "
+    "and how far their rank correlation is from the real one.",
+)  # fmt: skip
+def _compare_tables(sides: EncodedSides) -> Result:
+    real, others = _histories(sides)
+    tables, results = sides.schema.tables, []
+    edges = [count_edges(table.max_rows, coarse=True) for table in tables]
+    pairs = _some(list(itertools.combinations(range(len(tables)), 2)), sides.seed)
+    for other in others:
+        scores = {}
+        for a, b in pairs:
+            name, codes, ranks = f"{tables[a].name} and {tables[b].name}", [], []
+            for side in (other, real):
+                counts = [side.tables[i].counts for i in (a, b)]
+                binned = [np.searchsorted(edges[i], own, side="right") for i, own in zip((a, b), counts, strict=True)]
+                codes.append(_joint(*binned, len(edges[b])))
+                ranks.append(rank_correlations(np.stack(counts, axis=1).astype(float), np.array([[0, 1]]))[0])
+            scores[f"numbers of {name}"] = variation(*codes)
+            scores[f"rank correlation of the numbers of {name}, difference"] = float(abs(ranks[0] - ranks[1]))
+        results.append(scores)
+    return Result(*results)
+
+
+@register(
+    "histories", section="steps from row to row", place=15, better="lower", needs=(A_SCHEMA, _STEPS),
     says="Total variation distance of a column before and after, together, over all steps; and how far the rank "
     "correlation of a column in an order with itself, one and two rows later, is from the real one.",
-    glance={"column before and after, mean": "distance of steps from row to row"},
+    glance=_glances("steps from row to row", {"column before and after, mean": "distance of steps from row to row"}),
 )  # fmt: skip
 def _compare_steps(sides: EncodedSides) -> Result:
-    real, others = _histories(sides)
-    in_order = [i for i, ordered in enumerate(ordered_choices(sides.schema.rows.layout)) if ordered]
+    return _by_table(sides, _steps_of_table)
+
+
+def _steps_of_table(sides: EncodedSides, real: TableOfHistories, others: list[TableOfHistories]) -> Result:
+    if not _has_steps(real.table):
+        return Result()
+    in_order = [i for i, ordered in enumerate(real.ordered) if ordered]
     results, farthest = [], []
     for other in others:
         moved = []
@@ -216,7 +317,7 @@ def _compare_steps(sides: EncodedSides) -> Result:
             pairs = ((side.rows[:, i], *side.steps()) for side in (other, real))
             moved.append(variation(*(_joint(codes[before], codes[after], choices) for codes, before, after in pairs)))
         scores = average_and_worst("column before and after", moved)
-        for lag in (1, 2)[: sides.schema.max_rows - 1]:
+        for lag in (1, 2)[: real.table.max_rows - 1]:
             apart = [abs(_lagged(other, i, lag) - _lagged(real, i, lag)) for i in in_order]
             scores |= {f"rank correlation at lag {lag}, mean difference": _mean(apart)} if apart else {}
         results.append(scores)
@@ -224,12 +325,12 @@ def _compare_steps(sides: EncodedSides) -> Result:
     return Result(*results, plots=_draw_steps(others[0], real, farthest[0]))
 
 
-def _draw_steps(synthetic: Histories, real: Histories, column: int) -> list[Plot]:
+def _draw_steps(synthetic: TableOfHistories, real: TableOfHistories, column: int) -> list[Plot]:
     """Draw the shares of the choices after each choice of a column; nothing of a column with many."""
     name, choices = real.columns[column]
     if choices > FEW:
         return []
-    plots, names = [], list(real.schema.rows.choices.values())[column]
+    plots, names = [], list(real.table.rows.choices.values())[column]
     for word, side in (("real", real), ("synthetic", synthetic)):
         before, after = (side.rows[rows, column] for rows in side.steps())
         counts = np.bincount(_joint(before, after, choices), minlength=(choices + 1) ** 2).reshape(choices + 1, -1)
@@ -241,7 +342,7 @@ def _draw_steps(synthetic: Histories, real: Histories, column: int) -> list[Plot
     return plots
 
 
-def _lagged(histories: Histories, column: int, lag: int) -> float:
+def _lagged(histories: TableOfHistories, column: int, lag: int) -> float:
     numbers = histories.numbers(column)
     both = np.stack([numbers[rows] for rows in histories.steps(lag)], axis=1)
     return float(rank_correlations(both, np.array([[0, 1]]))[0])
@@ -251,14 +352,19 @@ def _lagged(histories: Histories, column: int, lag: int) -> float:
     "histories", section="whole histories", place=20, better="lower", needs=(A_SCHEMA,),
     says=f"Differences of the shares of persons who ever have a choice, over all choices of columns with up to {FEW}; and "
     "the Kolmogorov-Smirnov distance of persons' means of a column in an order, by its bins.",
-    glance={"ever has a choice, mean difference": "difference of the shares of persons who ever have a choice"},
+    glance=_glances(
+        "whole histories",
+        {"ever has a choice, mean difference": "difference of the shares of persons who ever have a choice"},
+    ),
 )  # fmt: skip
 def _compare_whole(sides: EncodedSides) -> Result | str:
-    real, others = _histories(sides)
+    result = _by_table(sides, _whole_of_table)
+    return result if result.scores else f"no column of a row has up to {FEW} choices, or an order"
+
+
+def _whole_of_table(sides: EncodedSides, real: TableOfHistories, others: list[TableOfHistories]) -> Result:
     few = [i for i, (_, choices) in enumerate(real.columns) if choices <= FEW]
-    in_order = [i for i, ordered in enumerate(ordered_choices(sides.schema.rows.layout)) if ordered]
-    if not few and not in_order:
-        return f"no column of a row has up to {FEW} choices, or an order"
+    in_order = [i for i, ordered in enumerate(real.ordered) if ordered]
     results, listings = [], []
     for other in others:
         scores = {}
@@ -267,15 +373,15 @@ def _compare_whole(sides: EncodedSides) -> Result | str:
             apart = np.abs(made - true)
             scores["ever has a choice, mean difference"] = float(apart.mean())
             scores["ever has a choice, worst difference"] = float(apart.max())
-            listings = listings or [_list_ever(sides.schema, few, made, true)]
+            listings = listings or [_list_ever(real.table, few, made, true)]
         if in_order:
             scores["mean of a person, mean distance"] = _mean([smirnov(other.means(i), real.means(i)) for i in in_order])
         results.append(scores)
     return Result(*results, listings=listings)
 
 
-def _list_ever(schema: Any, columns: list[int], made: np.ndarray, true: np.ndarray) -> Listing:
-    choices = list(schema.rows.choices.items())
+def _list_ever(table: RowTable, columns: list[int], made: np.ndarray, true: np.ndarray) -> Listing:
+    choices = list(table.rows.choices.items())
     named = [(name, choice) for name, own in (choices[i] for i in columns) for choice in own]
     worst = np.argsort(-np.abs(made - true), kind="stable")[:_LISTED]
     return Listing(
@@ -299,21 +405,23 @@ def _compare_attributes(sides: EncodedSides) -> Result:
 )  # fmt: skip
 def _compare_attributes_with_rows(sides: EncodedSides) -> Result:
     real, others = _histories(sides)
-    of_persons = range(sides.schema.attributes)
-    pairs = _some(list(itertools.product(of_persons, range(len(real.columns)))), sides.seed)
-    results = []
-    for other in others:
-        rows = [
-            variation(
-                *(_joint(side.attributes[side.person, a], side.rows[:, i], real.columns[i][1]) for side in (other, real))
+    attributes = [real.attributes, *(other.attributes for other in others)]
+
+    def compare(sides: EncodedSides, real: TableOfHistories, others: list[TableOfHistories]) -> Result:
+        of_persons, results = range(sides.schema.attributes), []
+        pairs = _some(list(itertools.product(of_persons, range(len(real.columns)))), sides.seed)
+        for own, other in zip(attributes[1:], others, strict=True):
+            both = ((own, other), (attributes[0], real))
+            rows = [
+                variation(*(_joint(of[side.person, a], side.rows[:, i], real.columns[i][1]) for of, side in both))
+                for a, i in pairs
+            ]
+            counts = [
+                variation(*(_joint(of[:, a], side.counts, real.table.max_rows) for of, side in both)) for a in of_persons
+            ]
+            results.append(
+                {"attribute and number of rows, mean": _mean(counts)} | average_and_worst("attribute and column", rows)
             )
-            for a, i in pairs
-        ]
-        most = sides.schema.max_rows
-        counts = [
-            variation(*(_joint(side.attributes[:, a], side.counts, most) for side in (other, real))) for a in of_persons
-        ]
-        results.append(
-            {"attribute and number of rows, mean": _mean(counts)} | average_and_worst("attribute and column", rows)
-        )
-    return Result(*results)
+        return Result(*results)
+
+    return _by_table(sides, compare)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from lightning_dpgen.data.layout import Encoded
@@ -19,7 +21,7 @@ from lightning_dpgen.metrics.classifiers import (
     told_apart,
 )
 from lightning_dpgen.metrics.columns import MOST_CATEGORIES, subsample
-from lightning_dpgen.metrics.histories import A_SCHEMA, FEW, Histories, moments, ordered_choices
+from lightning_dpgen.metrics.histories import A_SCHEMA, FEW, Histories, TableOfHistories, moments
 from lightning_dpgen.metrics.measure import A_LABEL, A_TEST, Result, register
 from lightning_dpgen.metrics.sides import EncodedSides
 
@@ -33,39 +35,48 @@ def person_features(histories: Histories, *, without: int | None = None) -> tupl
     Returns:
         (N, features), 0 where a person has none, and others from 1; and whether each feature is a category.
     """
-    schema, counts, person = histories.schema, histories.counts, histories.person
-    n, has_rows = len(counts), counts > 0
-    features: list[tuple[np.ndarray, bool]] = []
+    schema, features = histories.schema, []
 
     def add(values: np.ndarray, choices: int = 0) -> None:
         features.append((values, 0 < choices < MOST_CATEGORIES - 1))
 
     if schema.persons is not None:
-        layout = schema.persons.layout
-        for i, (choices, ordered) in enumerate(zip(layout.groups, ordered_choices(layout), strict=True)):
-            if i != without:
+        layout = schema.layout
+        for i, (choices, ordered) in enumerate(zip(layout.groups, layout.ordered, strict=True)):
+            if i != without and i < schema.attributes:
                 add(histories.attributes[:, i], 0 if ordered else choices)
+    for rows in histories.tables:
+        _describe_rows(rows, add)
+    table = np.stack([values for values, _ in features], axis=1).astype(float)
+    # Trees take no feature that all persons lack.
+    return 1.0 + np.nan_to_num(table, nan=-1.0), [category for _, category in features]
+
+
+def _describe_rows(rows: TableOfHistories, add: Callable[..., None]) -> None:
+    """Add the features of persons that follow from their rows in one table."""
+    counts, person, order = rows.counts, rows.person, rows.table.order
+    n, has_rows = len(counts), counts > 0
     add(counts)
-    before, after = histories.steps()
+    before, after = rows.steps()
     ends = np.cumsum(counts)
-    if schema.order is not None:
-        add(np.where(has_rows, histories.starts, np.nan))
-        gaps, steps = histories.gaps[after], np.maximum(counts - 1, 0)
-        middles = np.array([(low + high) / 2 for low, high in schema.order.gap.ranges] + [0.0])
+    if order is not None:
+        add(np.where(has_rows, rows.starts, np.nan))
+        gaps, steps = rows.gaps[after], np.maximum(counts - 1, 0)
+        middles = np.array([(low + high) / 2 for low, high in order.gap.ranges] + [0.0])
         add(np.bincount(person[after], middles[gaps], minlength=n))
         add(moments(gaps.astype(float), person[after], n)[0])
         for reduce in (np.minimum, np.maximum):
             add(_reduced(reduce, gaps, steps))
-    for i, (ordered, (_, choices)) in enumerate(zip(ordered_choices(schema.rows.layout), histories.columns, strict=True)):
-        codes = histories.rows[:, i]
-        if schema.order is not None:
+    for i, (ordered, (_, choices)) in enumerate(zip(rows.ordered, rows.columns, strict=True)):
+        codes = rows.rows[:, i]
+        if order is not None:
             for at in (ends - counts, ends - 1):
                 own = np.full(n, np.nan)
                 own[has_rows] = codes[at[has_rows]]
                 add(own, 0 if ordered else choices)
             add(moments((codes[before] == codes[after]).astype(float), person[after], n)[0])
         if ordered:
-            for values in moments(histories.numbers(i), person, n):
+            for values in moments(rows.numbers(i), person, n):
                 add(values)
         if choices <= FEW:
             for choice in range(choices):
@@ -73,9 +84,6 @@ def person_features(histories: Histories, *, without: int | None = None) -> tupl
         elif not ordered:
             pairs = np.unique(person * (choices + 1) + codes)
             add(np.bincount(pairs // (choices + 1), minlength=n))
-    table = np.stack([values for values, _ in features], axis=1).astype(float)
-    # Trees take no feature that all persons lack.
-    return 1.0 + np.nan_to_num(table, nan=-1.0), [category for _, category in features]
 
 
 def _reduced(reduce: np.ufunc, values: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -85,6 +85,7 @@ class StackedForests(nn.Module):
     Attributes:
         table_0, table_1, ...: (choices of the parent, choices) the tables, 0 or more.
         tilts: (k, width) the factors, above 0.
+        order: all groups, each after its parent.
 
     Raises:
         ValueError: for k below 1, records with units, or parents that are not those of a forest.
@@ -108,7 +109,7 @@ class StackedForests(nn.Module):
             raise ValueError(f"records of {layout.units} units: expected choices alone")
         super().__init__()
         self.schema, self.k, self.parents = schema, k, tuple(parents)
-        self._order = forest_order(self.parents, len(layout.groups))
+        self.order = forest_order(self.parents, len(layout.groups))
         self._kept: dict[int, tuple[tuple[int, int], Tensor]] = {}
         for group, (parent, choices) in enumerate(zip(self.parents, layout.groups, strict=True)):
             rows = 1 if parent < 0 else layout.groups[parent]
@@ -129,7 +130,7 @@ class StackedForests(nn.Module):
         component, layout, tables = components(offsets, self.tilts.device), self.schema.layout, self.tables
         record = torch.empty(len(component), layout.width, device=component.device)
         codes: dict[int, Tensor] = {}
-        for group in self._order:
+        for group in self.order:
             span, parent = layout.spans[group], self.parents[group]
             shares = tables[group][codes[parent] if parent >= 0 else torch.zeros_like(component)]
             shares = shares * self.tilts[component, span]
@@ -141,6 +142,16 @@ class StackedForests(nn.Module):
             record[:, span] = shares
         return record
 
+    def shares(self, group: int, component: Tensor, codes: Tensor) -> Tensor:
+        """Return what shares (n, choices) of a group are in proportion to, given these components (n,) and their choices.
+
+        Args:
+            codes: (n, groups) int64, of which that of the group's parent counts.
+        """
+        parent = self.parents[group]
+        rows = codes[:, parent] if parent >= 0 else torch.zeros_like(component)
+        return self.tables[group][rows] * self.tilts[component, self.schema.layout.spans[group]]
+
     def draw(self, component: Tensor, generator: torch.Generator) -> Tensor:
         """Draw the choices (n, groups), int64, of a record of each of these components (n,): on the CPU, in their order.
 
@@ -149,7 +160,7 @@ class StackedForests(nn.Module):
         """
         uniform = torch.rand(len(self.parents), len(component), generator=generator)
         codes = torch.zeros(len(component), len(self.parents), dtype=torch.int64)
-        for group in self._order:
+        for group in self.order:
             parent, sums = self.parents[group], self._sums(group)
             rows = component if parent < 0 else component * len(self.tables[group]) + codes[:, parent]
             totals = sums[:, -1][rows]

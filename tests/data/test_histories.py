@@ -1,4 +1,4 @@
-"""Histories: what a file declares of them, how they are read from two tables or one, and written back."""
+"""Histories: what a file declares of them, how they are read from several tables or one, and written back."""
 
 import itertools
 import json
@@ -10,7 +10,8 @@ import pytest
 
 from lightning_dpgen.data.histories.description import check_files, read_description
 from lightning_dpgen.data.histories.reading import CHANGED, MORE_ROWS, TWICE, HistoryTables, read_histories
-from lightning_dpgen.data.histories.schema import HistorySchema, RowOrder
+from lightning_dpgen.data.histories.row_table import PersonRows, RowOrder, RowTable
+from lightning_dpgen.data.histories.schema import HistorySchema
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
@@ -33,32 +34,38 @@ ROWS_OF = pd.DataFrame(
 )
 
 
-def _schema(persons=PERSONS, order=DAYS, max_rows=3, **given):
-    return HistorySchema(persons, ROWS, max_rows, order, **given)
+ORDERS = RowTable("orders", parse_schema("columns: {ward: {type: boolean}}"), 2, DAYS, person="buyer")
+
+
+def _schema(persons=PERSONS, order=DAYS, max_rows=3, more=(), **given):
+    return HistorySchema(persons, (RowTable("visits", ROWS, max_rows, order, **given), *more))
+
+
+def _read(rows, persons, schema, **given):
+    return read_histories(HistoryTables({"visits": rows}, persons), schema, **given)
 
 
 def _random(schema, n=200, seed=0):
     random = np.random.default_rng(seed)
-    counts = random.integers(0, schema.max_rows + 1, n)
-    total = int(counts.sum())
-    attributes = np.stack(
-        [random.integers(0, size, n) for size in (schema.persons.layout.groups if schema.persons else ())] or [np.empty(0)],
-        axis=1,
-    )
-    rows = np.stack([random.integers(0, size, total) for size in schema.rows.layout.groups], axis=1)
-    starts = gaps = None
-    if schema.order is not None:
-        starts, gaps = (
-            random.integers(0, schema.order.start.choices, n),
-            random.integers(0, schema.order.gap.choices, total),
-        )
-    gaps = np.zeros(total, np.int64) if gaps is None else gaps
-    return schema.joined(attributes if schema.persons else np.zeros((n, 0), int), counts, starts, gaps, rows)
+
+    def rows_of(table):
+        counts = random.integers(0, table.max_rows + 1, n)
+        rows = np.stack([random.integers(0, size, counts.sum()) for size in table.rows.layout.groups], axis=1)
+        if table.order is None:
+            return PersonRows(counts, None, np.zeros(len(rows), int), rows)
+        starts, gaps = (random.integers(0, column.choices, size)
+                        for column, size in ((table.order.start, n), (table.order.gap, len(rows))))  # fmt: skip
+        return PersonRows(counts, starts, gaps, rows)
+
+    attributes = [random.integers(0, size, n) for size in schema.layout.groups[: schema.attributes]]
+    return schema.joined(np.array(attributes, int).reshape(-1, n).T, [rows_of(table) for table in schema.tables])
 
 
 SCHEMAS = {
-    f"{'persons' if persons else 'keys'}, {'ordered' if order else 'sets'}, {m}": _schema(persons, order, m)
-    for persons, order, m in itertools.product((PERSONS, None), (DAYS, None), (1, 4))
+    f"{'persons' if persons else 'keys'}, {'ordered' if order else 'sets'}, {m}, {1 + len(more)}": _schema(
+        persons, order, m, more
+    )
+    for persons, order, m, more in itertools.product((PERSONS, None), (DAYS, None), (1, 4), ((), (ORDERS,)))
 }
 
 
@@ -68,33 +75,53 @@ def test_codes_and_tables_are_the_same_histories(schema):
     encoded = _random(schema)
     table = schema.decode(encoded, np.random.default_rng(1))
     assert table.schema == schema.arrow
-    people = table.to_pandas()
-    rows = people["rows"].explode().dropna()
-    frame = pd.DataFrame(list(rows)).assign(person=rows.index)
-    persons = people.drop(columns="rows").assign(person=range(len(people))) if schema.persons else None
-    read = read_histories(HistoryTables(frame, persons), schema)
+    people, frames = table.to_pandas(), {}
+    for own in schema.tables:
+        rows = people[own.name].explode().dropna()
+        frames[own.name] = pd.DataFrame(list(rows)).assign(**{own.person: rows.index})
+    persons = people.drop(columns=list(frames)).assign(person=range(len(people))) if schema.persons else None
+    read = read_histories(HistoryTables(frames, persons), schema)
     # A person without attributes is known by rows alone.
-    expected = encoded.codes if persons is not None else encoded.codes[encoded.codes[:, schema.attributes] > 0]
-    if schema.order is not None and persons is not None:
-        ordered = [sorted(row, key=lambda own: own["day"]) == list(row) for row in people["rows"]]
-        assert all(ordered)
-    once = [_sorted_rows(schema, codes) for codes in read.encoded.codes]
-    assert once == [_sorted_rows(schema, codes) for codes in expected]
+    counts = sum(own.counts for own in schema.parted(encoded)[1])
+    for own in schema.tables if persons is not None else ():
+        assert own.order is None or all(sorted(days) == days for days in
+                                        ([row["day"] for row in rows] for rows in people[own.name]))  # fmt: skip
+    expected, found = (
+        [_sorted_rows(schema, codes) for codes in own]
+        for own in (encoded.codes if persons is not None else encoded.codes[counts > 0], read.encoded.codes)
+    )
+    assert found == expected if persons is not None or len(schema.tables) == 1 else sorted(found) == sorted(expected)
 
 
 def _sorted_rows(schema, codes):
     """Return a history whose rows of one time are in the order of their columns."""
-    attributes, counts, starts, gaps, rows = schema.parted(Encoded(np.zeros((1, 0)), codes[None]))
-    times = np.cumsum(gaps) if schema.order is not None else np.zeros(len(rows), int)
-    return (attributes.tolist(), counts.tolist(), None if not len(rows) or starts is None else starts.tolist(),
-            sorted(zip(times.tolist(), map(tuple, rows.tolist()), strict=True)))  # fmt: skip
+    attributes, tables = schema.parted(Encoded(np.zeros((1, 0)), codes[None]))
+    told = [attributes.tolist()]
+    for table, own in zip(schema.tables, tables, strict=True):
+        times = np.cumsum(own.gaps) if table.order is not None else np.zeros(len(own.rows), int)
+        told.append([own.counts.tolist(), own.starts.tolist() if len(own.rows) and table.order is not None else [],
+                     sorted(zip(times.tolist(), map(tuple, own.rows.tolist()), strict=True))])  # fmt: skip
+    return told
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
 def test_a_schema_is_what_its_json_says(schema):
-    again = HistorySchema.from_json(json.loads(json.dumps(schema.as_json())))
-    assert again == schema and again.layout == schema.layout and again.names == schema.names
-    for broken in ({}, {"kind": "histories"}, schema.as_json() | {"more": 1}, schema.as_json() | {"max_rows": 0}):
+    fields = schema.as_json()
+    again = HistorySchema.from_json(json.loads(json.dumps(fields)))
+    assert again == schema and again.layout == schema.layout and again.as_json() == fields
+    assert (
+        len(schema.choices)
+        == len(schema.layout.groups)
+        == sum(len(table.groups) for table in schema.tables) + (schema.persons is not None)
+    )
+    table = fields["tables"][0]
+    for broken in (
+        {}, {"kind": "histories"}, fields | {"more": 1}, fields | {"key": 1}, fields | {"tables": []},
+        fields | {"tables": 3},
+        *(fields | {"tables": [table | wrong]} for wrong in
+          ({"max_rows": 0}, {"share": True}, {"share": "2"}, {"name": ""}, {"name": "persons"}, {"order": 3}, {"more": 1})),
+        fields | {"tables": [table, table]},
+    ):  # fmt: skip
         with pytest.raises(ValueError):
             HistorySchema.from_json(broken)
 
@@ -102,45 +129,45 @@ def test_a_schema_is_what_its_json_says(schema):
 def test_a_history_follows_from_the_rows_of_its_person_alone():
     """The order of the file and other persons move nothing."""
     schema = _schema()
-    whole = read_histories(HistoryTables(ROWS_OF, PATIENTS), schema).encoded.codes
+    whole = _read(ROWS_OF, PATIENTS, schema).encoded.codes
     for seed in range(5):
         shuffled = ROWS_OF.sample(frac=1.0, random_state=seed)
-        assert (read_histories(HistoryTables(shuffled, PATIENTS), schema).encoded.codes == whole).all()
+        assert (_read(shuffled, PATIENTS, schema).encoded.codes == whole).all()
     for i, name in enumerate("xyz"):
         alone = ROWS_OF[ROWS_OF.person == name], PATIENTS[PATIENTS.person == name]
-        assert (read_histories(HistoryTables(*alone), schema).encoded.codes == whole[i]).all()
+        assert (_read(*alone, schema).encoded.codes == whole[i]).all()
 
 
 @pytest.mark.parametrize(("keep", "days"), [("first", [1, 4, 50]), ("last", [4, 50, 50])])
 def test_of_many_rows_the_first_or_the_last_count(keep, days):
     schema = _schema(keep=keep)
-    read = read_histories(HistoryTables(ROWS_OF, PATIENTS), schema)
+    read = _read(ROWS_OF, PATIENTS, schema)
     (row,) = schema.decode(read.encoded[:1], np.random.default_rng(0)).to_pylist()
-    assert [own["day"] for own in row["rows"]] == days
+    assert [own["day"] for own in row["visits"]] == days
     assert read.counted == {MORE_ROWS: 1, TWICE: 1}
 
 
 def test_rows_without_an_order_are_chosen_as_if_at_random_and_alike():
     schema, many = _schema(None, None, 2), pd.DataFrame({"person": 1, "ward": list("abcabc"), "cost": range(6)})
-    chosen = {tuple(map(tuple, schema.parted(read_histories(HistoryTables(many.assign(cost=many.cost + 7 * seed)),
-                                                            schema).encoded)[-1])) for seed in range(8)}  # fmt: skip
+    read = [_read(many.assign(cost=many.cost + 7 * seed), None, schema).encoded for seed in range(8)]
+    chosen = {tuple(map(tuple, schema.parted(own)[1][0].rows)) for own in read}
     assert len(chosen) > 3
     both = pd.concat([many.assign(person=0, cost=many.cost + 50), many])
-    assert (read_histories(HistoryTables(both), schema).encoded.codes[1:]
-            == read_histories(HistoryTables(many), schema).encoded.codes).all()  # fmt: skip
-    one, other = (read_histories(HistoryTables(rows), schema).encoded.codes for rows in (many, many[::-1]))
+    assert (_read(both, None, schema).encoded.codes[1:]
+            == _read(many, None, schema).encoded.codes).all()  # fmt: skip
+    one, other = (_read(rows, None, schema).encoded.codes for rows in (many, many[::-1]))
     assert (one == other).all()
 
 
 def test_attributes_may_stand_in_each_row():
     schema, rows = _schema(), ROWS_OF.merge(PATIENTS)
-    read = read_histories(HistoryTables(rows), schema)
-    expected = read_histories(HistoryTables(ROWS_OF, PATIENTS[PATIENTS.person != "z"]), schema)
+    read = _read(rows, None, schema)
+    expected = _read(ROWS_OF, PATIENTS[PATIENTS.person != "z"], schema)
     assert sorted(map(tuple, read.encoded.codes)) == sorted(map(tuple, expected.encoded.codes))
     rows.loc[rows.day == 4, "sex"] = "M"
     with pytest.raises(BadRecords, match="'sex' changes from row to row"):
-        read_histories(HistoryTables(rows), schema)
-    assert read_histories(HistoryTables(rows), schema, outside="clamp").counted[CHANGED] == 1
+        _read(rows, None, schema)
+    assert _read(rows, None, schema, outside="clamp").counted[CHANGED] == 1
 
 
 WRONG = {
@@ -161,21 +188,34 @@ WRONG = {
 def test_what_is_not_declared_is_refused(name):
     rows, persons, message = WRONG[name]
     with pytest.raises(BadRecords, match=message):
-        read_histories(HistoryTables(rows, persons), _schema())
+        _read(rows, persons, _schema())
 
 
 def test_a_file_describes_both_tables(tmp_path):
     described = read_description(VISITS, 16)
     schema = described.schema
-    assert schema.names.rows == "visits" and schema.label_values == ("died", ["false", "true"])
-    assert schema.layout.label == 1 and schema.order.start.choices == 16 and schema.order.gap.choices == 16
-    assert described.files == HistoryTables(VISITS.parent / "visits.csv", VISITS.parent / "patients.csv")
+    (visits,) = schema.tables
+    assert (
+        visits.name == "visits"
+        and schema.key == visits.person == "patient"
+        and schema.label_values == ("died", ["false", "true"])
+    )
+    assert schema.layout.label == 1 and visits.order.start.choices == 16 and visits.order.gap.choices == 16
+    assert described.files == HistoryTables({"visits": VISITS.parent / "visits.csv"}, VISITS.parent / "patients.csv")
     with pytest.raises(FileNotFoundError, match=r"no file .*patients\.csv"):
         check_files(described.files)
 
 
 BROKEN = {
-    "two tables": ("{a: {file: a}, b: {file: b}}", "a, b: expected persons, and one table"),
+    "no table of rows": ("{persons: {file: p, key: k, columns: {a: {type: boolean}}}}", "no table of rows: expected"),
+    "fixed in one of two": ("{a: {file: a, fixed: {s: {type: boolean}}}, b: {file: b}}",
+                            "a: fixed: expected one table of rows"),
+    "a share of nothing": ("{r: {file: f, person: p, max_rows: 3, share: 0, columns: {a: {type: boolean}}}}",
+                           "r: share: 0: expected a number above 0"),
+    "a share in words": ("{r: {file: f, person: p, max_rows: 3, share: half, columns: {a: {type: boolean}}}}",
+                         "r: share: 'half': expected a number above 0"),
+    "no file of persons": ("{persons: {key: k, columns: {a: {type: boolean}}}, r: {file: f, person: p, max_rows: 3, "
+                           "columns: {b: {type: boolean}}}}", "persons: file: missing"),
     "no columns": ("{persons: {file: p, key: k}, r: {file: f}}", "persons: columns: a table of persons without columns"),
     "no number of rows": ("{r: {file: f, person: p, columns: {a: {type: boolean}}}}", "r: max_rows: missing"),
     "no person": ("{r: {file: f, max_rows: 3, columns: {a: {type: boolean}}}}", "r: person: missing"),
@@ -184,8 +224,10 @@ BROKEN = {
     "an order without a gap": ("{r: {file: f, person: p, max_rows: 3, order: t, start: {low: 0, high: 9}, "
                                "columns: {a: {type: boolean}}}}", "r: gap: None: expected bounds"),
     "a wrong column": ("{r: {file: f, person: p, max_rows: 3, columns: {a: {type: bolean}}}}", "column 'a': type"),
-    "a name twice": ("{persons: {file: p, key: k, columns: {a: {type: boolean}}}, "
-                     "r: {file: f, person: p, max_rows: 3, columns: {a: {type: boolean}}}}", "'a': appears twice"),
+    "a name twice": ("{r: {file: f, person: p, max_rows: 3, fixed: {a: {type: boolean}}, columns: {a: {type: boolean}}}}",
+                     "r: column 'a': appears twice"),
+    "a time twice": ("{r: {file: f, person: p, max_rows: 3, order: a, start: {low: 0, high: 9}, gap: {high: 9}, "
+                     "columns: {a: {type: boolean}}}}", "r: column 'a': appears twice"),
     "fixed beside persons": ("{persons: {file: p, key: k, columns: {a: {type: boolean}}}, r: {file: f, person: p, "
                              "max_rows: 3, fixed: {b: {type: boolean}}, columns: {c: {type: boolean}}}}", "r: fixed"),
     "too many rows": ("{r: {file: f, person: p, max_rows: 3000, columns: {a: {type: boolean}}}}", "max_rows: 3000"),
@@ -246,6 +288,49 @@ def test_a_file_that_makes_no_sense_is_refused(name, tmp_path):
     assert "h.yaml" in str(caught.value)
 
 
+def test_a_file_describes_several_tables(tmp_path):
+    """Names of columns may be those of another table."""
+    table = "{file: %s.csv, person: %s, max_rows: 3, columns: {a: {type: boolean}}}"
+    text = f"visits: {table % ('v', 'p')}\norders: {(table % ('o', 'buyer'))[:-1]}, share: 2}}\n"
+    (tmp_path / "h.yaml").write_text(text)
+    described = read_description(tmp_path / "h.yaml", 16)
+    visits, orders = described.schema.tables
+    assert (visits.name, visits.person, visits.share) == ("visits", "p", 1.0) and described.schema.key == "p"
+    assert (orders.name, orders.person, orders.share) == ("orders", "buyer", 2)
+    assert described.files.rows == {name: tmp_path / f"{name[0]}.csv" for name in ("visits", "orders")}
+    (tmp_path / "h.yaml").write_text("persons: {file: f.csv, key: k, columns: {a: {type: boolean}}}\n" + text)
+    assert read_description(tmp_path / "h.yaml", 16).schema.layout.groups[0] == 2
+
+
+TWO = _schema(more=(ORDERS,))
+ORDERS_OF = pd.DataFrame({"buyer": ["x", "z", "z", "z"], "day": [3, 9, 9, 2], "ward": [True, False, True, True]})
+
+
+def test_tables_belong_to_the_same_persons():
+    tables = {"visits": ROWS_OF, "orders": ORDERS_OF}
+    read = read_histories(HistoryTables(tables, PATIENTS), TWO)
+    visits, orders = TWO.parted(read.encoded)[1]
+    assert visits.counts.tolist() == [3, 1, 0] and orders.counts.tolist() == [1, 0, 2]
+    assert read.counted == {
+        f"visits: {MORE_ROWS}": 1,
+        f"visits: {TWICE}": 1,
+        f"orders: {MORE_ROWS}": 1,
+        f"orders: {TWICE}": 1,
+    }
+    one = read_histories(HistoryTables({"visits": ROWS_OF}, PATIENTS), _schema()).encoded.codes
+    assert (one == read.encoded.codes[:, : one.shape[1]]).all()
+    # Without a table of persons, persons are those of all tables.
+    keys = _schema(None, more=(ORDERS,))
+    assert keys.parted(read_histories(HistoryTables(tables), keys).encoded)[1][1].counts.tolist() == [0, 1, 2]
+    for name, broken, message in (
+        ("orders", ORDERS_OF.assign(buyer="q"), "orders has a 'buyer', 'q' .*that the table of persons lacks"),
+        ("orders", ORDERS_OF.assign(day=-1), "^orders: .*is below low, 0"),
+        ("visits", ROWS_OF.assign(ward="q"), "^visits: .*'q': expected one of"),
+    ):
+        with pytest.raises(BadRecords, match=message):
+            read_histories(HistoryTables(tables | {name: broken}, PATIENTS), TWO)
+
+
 def test_attributes_in_rows_are_declared_as_fixed(tmp_path):
     (tmp_path / "h.yaml").write_text(
         "panel: {file: f.csv, person: p, max_rows: 3, fixed: {sex: {type: boolean}}, label: sex, "
@@ -258,10 +343,10 @@ def test_attributes_in_rows_are_declared_as_fixed(tmp_path):
 def test_rows_of_one_time_are_told_apart_by_attributes_last():
     schema = _schema()
     rows = pd.DataFrame({"person": ["x", "x"], "day": [3, 3], "ward": ["a", "a"], "cost": [5, 5], "sex": ["F", "M"]})
-    found = [read_histories(HistoryTables(own), schema, outside="clamp").encoded.codes for own in (rows, rows[::-1])]
+    found = [_read(own, None, schema, outside="clamp").encoded.codes for own in (rows, rows[::-1])]
     assert (found[0] == found[1]).all()
 
 
 def test_keys_of_two_types_are_told():
     with pytest.raises(BadRecords, match=r"'1' \(str\), that the table of persons lacks"):
-        read_histories(HistoryTables(ROWS_OF.assign(person="1"), PATIENTS.assign(person=range(len(PATIENTS)))), _schema())
+        _read(ROWS_OF.assign(person="1"), PATIENTS.assign(person=range(len(PATIENTS))), _schema())

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lightning_dpgen.data.histories.schema import HistorySchema, RowOrder
+from lightning_dpgen.data.histories.row_table import PersonRows, RowOrder, RowTable
+from lightning_dpgen.data.histories.schema import HistorySchema
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_keys import column_of
@@ -25,16 +26,21 @@ ROWS = TableSchema((
     column_of("cost", {"type": "integer", "low": 0, "high": 99, "bins": COSTS, "missing": True}),
 ))  # fmt: skip
 ORDER = RowOrder.of("day", {"type": "integer", "low": 0, "high": 99, "bins": STARTS}, {"high": 39, "bins": GAPS})
-SCHEMA = HistorySchema(PERSONS, ROWS, max_rows=4, order=ORDER)
+VISITS = RowTable("visits", ROWS, max_rows=4, order=ORDER)
+SCHEMA = HistorySchema(PERSONS, (VISITS,))
+TWO = HistorySchema(PERSONS, (RowTable("orders", ROWS, max_rows=4), VISITS))
 SECTIONS = ("rows", "steps from row to row", "whole histories", "columns", "attributes and rows")
 
 
 def encoded(persons: pd.DataFrame, rows: pd.DataFrame, schema: HistorySchema = SCHEMA) -> Encoded:
-    """Encode persons (sex, age, start) and their rows (person, gap, ward, cost), codes of both."""
+    """Encode persons (sex, age, start) and their rows (person, gap, ward, cost), codes of both; the same in all tables."""
     counts = np.bincount(rows.person, minlength=len(persons))
     attributes = persons[["sex", "age"]].to_numpy()[:, : schema.attributes]
-    starts = None if schema.order is None else persons.start.to_numpy()
-    return schema.joined(attributes, counts, starts, rows.gap.to_numpy(), rows[["ward", "cost"]].to_numpy())
+    parts = []
+    for table in schema.tables:
+        starts, gaps = (None, 0 * rows.gap) if table.order is None else (persons.start.to_numpy(), rows.gap)
+        parts.append(PersonRows(counts, starts, gaps.to_numpy(), rows[["ward", "cost"]].to_numpy()))
+    return schema.joined(attributes, parts)
 
 
 def drawn(n: int, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -154,6 +160,31 @@ def test_each_number_is_that_of_pandas(n):
     assert found == pytest.approx(expected(facts(*REAL), facts(*other)), abs=1e-12)
 
 
+def test_numbers_of_several_tables_are_those_of_each():
+    """Beside them stands how the numbers of rows of two tables go together."""
+    other = drawn(40, seed=18)
+    found = scores(encoded(*REAL, TWO), encoded(*other, TWO), (*SECTIONS, "tables together"), TWO)
+    for schema in (HistorySchema(PERSONS, TWO.tables[:1]), SCHEMA):
+        table = schema.tables[0].name
+        sections = [name for name in SECTIONS if table == "visits" or not name.startswith("steps")]
+        alone = scores(encoded(*REAL, schema), encoded(*other, schema), sections, schema)
+        for name, value in alone.items():
+            section, score = name.split(": ")
+            assert found[name if section == "columns" else f"{section}: {table}: {score}"] == value
+    # Both tables have the same numbers of rows here: 0, 1, 2 and 3, 4.
+    counts = [
+        persons.assign(rows=rows.person.value_counts()).rows.fillna(0).replace(3, 2) for persons, rows in (REAL, other)
+    ]
+    assert found.pop("tables together: numbers of orders and visits") == pytest.approx(apart(*counts))
+    assert found.pop("tables together: rank correlation of the numbers of orders and visits, difference") < 1e-12
+    told = KIND.sides(TWO) | {"kind": "histories"}
+    evaluation = evaluate_encoded(encoded(*REAL, TWO), encoded(*other, TWO), TWO.layout, list(TWO.choices), **told)
+    glances = [glance.words for measure in OF["rows"] for glance in measure.glances(evaluation)]
+    assert glances == [f"{table}: distance of the number of rows of a person" for table in ("orders", "visits")]
+    listed = [listing.title for listing in evaluation.listings if "ever" in listing.title]
+    assert listed == [f"{table}: choices that persons ever have" for table in ("orders", "visits")]
+
+
 def test_a_perfect_copy_is_at_no_distance_and_is_not_told_apart():
     copy = ENCODED[np.random.default_rng(0).permutation(len(ENCODED))]
     found = scores(ENCODED, copy, (*SECTIONS, "telling them apart"))
@@ -191,12 +222,13 @@ def test_rows_of_another_person_are_found_by_detection():
 
 def test_codes_that_no_history_has_are_counted():
     damaged = ENCODED.codes.copy()
-    counts = damaged[:, SCHEMA.attributes]
+    counts, (part,) = damaged[:, SCHEMA.attributes], SCHEMA.parts
     lacking, behind, timeless, gapless = (np.flatnonzero(counts == count)[0] for count in (1, 2, 3, 4))
-    damaged[lacking, SCHEMA.place(0).start] = WARDS
-    damaged[behind, SCHEMA.place(3)] = 0
-    damaged[timeless, SCHEMA.attributes + 1] = STARTS
-    damaged[gapless, SCHEMA.place(2).start - 1] = GAPS
+    rows = damaged[:, part]
+    rows[lacking, VISITS.place(0).start] = WARDS
+    rows[behind, VISITS.place(3)] = 0
+    rows[timeless, 1] = STARTS
+    rows[gapless, VISITS.place(2).start - 1] = GAPS
     broken = Encoded(ENCODED.units, damaged)
     assert set(np.flatnonzero(~well_formed(Histories(SCHEMA, broken)))) == {lacking, behind, timeless, gapless}
     found = scores(ENCODED, broken, (*SECTIONS, "telling them apart"))
@@ -217,10 +249,13 @@ def test_features_are_those_of_a_person():
 
 @pytest.mark.parametrize("change", ["set", "single", "bare"])
 def test_histories_without_an_order_steps_or_attributes(change):
-    schema = {"set": HistorySchema(PERSONS, ROWS, 4), "single": HistorySchema(PERSONS, ROWS, 1, ORDER),
-              "bare": HistorySchema(None, ROWS, 4, ORDER)}[change]  # fmt: skip
+    schema = {
+        "set": HistorySchema(PERSONS, TWO.tables[:1]),
+        "single": HistorySchema(PERSONS, (RowTable("visits", ROWS, 1, ORDER),)),
+        "bare": HistorySchema(None, (VISITS,)),
+    }[change]
     persons, rows = drawn(60, seed=1)
-    own = encoded(persons, rows if schema.max_rows > 1 else rows.drop_duplicates("person"), schema)
+    own = encoded(persons, rows if schema.tables[0].max_rows > 1 else rows.drop_duplicates("person"), schema)
     found = evaluate_encoded(own[:20], own[20:40], schema.layout, list(schema.choices), kind="histories",
                              held_out=own[40:], **KIND.sides(schema))  # fmt: skip
     assert set(found.reference["rows"]) == set(found.scores["rows"])

@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.common.nearest_word import nearest
-from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.text import MissingData, check_there
 from lightning_dpgen.data.histories.reading import HistoryTables
-from lightning_dpgen.data.histories.schema import HistoryNames, HistorySchema, RowOrder
+from lightning_dpgen.data.histories.row_table import RowOrder, RowTable
+from lightning_dpgen.data.histories.schema import PERSONS, HistorySchema
 from lightning_dpgen.data.tables.column import BadSchema, shortened
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_yaml, schema_of
 from lightning_dpgen.data.tables.schema_keys import TableKeys
 
-PERSONS = "persons"
-# The keys of the table of persons, and of that of rows, beside those of any table.
+# The keys of the table of persons, and of a table of rows, beside those of any table.
 _OF_PERSONS = ("file", "key")
-_OF_ROWS = ("file", "person", "order", "max_rows", "keep", "start", "gap", "fixed")
+_OF_ROWS = ("file", "person", "order", "max_rows", "keep", "start", "gap", "share", "fixed")
 
 
 @dataclass(frozen=True)
@@ -51,28 +50,20 @@ def read_description(path: str | Path, bins: int) -> HistoryDescription:
     fields = read_yaml(path, "events")
     if PERSONS in fields and fields[PERSONS] is None:
         raise BadSchema(f"{path}: persons: expected file, key and columns; or leave it out")
-    tables = [name for name in fields if name != PERSONS]
-    if len(tables) != 1:
+    tables = {name: rows for name, rows in fields.items() if name != PERSONS}
+    if not tables:
         raise BadSchema(
-            f"{path}: {listed(tables) or 'no table of rows'}: expected persons, and one table of their rows under a name "
-            "of its own, such as events"
+            f"{path}: no table of rows: expected persons, and tables of their rows under names of their own, such as events"
         )
-    (name,) = tables
     try:
-        return _description(fields.get(PERSONS), name, fields[name], path.parent, bins)
+        return _description(fields.get(PERSONS), tables, path.parent, bins)
     except BadSchema as error:
         raise BadSchema(str(error), place=str(path)) from None
 
 
-def _description(persons: Any, name: str, rows: Any, folder: Path, bins: int) -> HistoryDescription:
-    of_rows, table_of_rows = _parted(name, rows, _OF_ROWS)
-    fixed = of_rows.get("fixed")
-    if persons is not None and fixed is not None:
-        raise BadSchema("expected attributes in the table of persons, or under fixed, not both", key="fixed", place=name)
-    if fixed is not None and not (isinstance(fixed, Mapping) and fixed):
-        raise BadSchema(
-            f"{shortened(fixed)}: expected columns, as in fixed: {{sex: {{type: boolean}}}}", key="fixed", place=name
-        )
+def _description(persons: Any, tables: Mapping[str, Any], folder: Path, bins: int) -> HistoryDescription:
+    parted = {name: _parted(name, rows, _OF_ROWS) for name, rows in tables.items()}
+    fixed = _fixed(persons, parted)
     attributes, of_persons = None, {}
     if persons is not None:
         of_persons, table_of_persons = _parted(PERSONS, persons, _OF_PERSONS)
@@ -80,20 +71,45 @@ def _description(persons: Any, name: str, rows: Any, folder: Path, bins: int) ->
             raise BadSchema("a table of persons without columns: leave it out", key="columns", place=PERSONS)
         attributes = _table(PERSONS, table_of_persons, bins)
     elif fixed is not None:
-        attributes = _table(name, {"columns": fixed} | _label(table_of_rows, fixed), bins)
-    person = _text(name, "person", of_rows.get("person"))
-    names = HistoryNames(PERSONS, name, _text(PERSONS, "key", of_persons.get("key", person)), person)
-    if fixed is not None and table_of_rows.get("label") in fixed:
-        table_of_rows = {own: value for own, value in table_of_rows.items() if own != "label"}
+        ((name, (_, table_of_rows)),) = parted.items()
+        label = {"label": table_of_rows.pop("label")} if table_of_rows.get("label") in fixed else {}
+        attributes = _table(name, {"columns": fixed} | label, bins)
+    described = tuple(_rows(name, *own, bins) for name, own in parted.items())
+    if fixed is not None and (twice := [name for name in described[0].names if name in fixed]):
+        raise BadSchema("appears twice: expected each name once, under fixed or columns", twice[0], place=described[0].name)
+    key = _text(PERSONS, "key", of_persons.get("key", described[0].person))
+    rows = {name: folder / _text(name, "file", own.get("file")) for name, (own, _) in parted.items()}
+    files = HistoryTables(rows, folder / _text(PERSONS, "file", of_persons.get("file")) if persons is not None else None)
+    return HistoryDescription(HistorySchema(attributes, described, key), files)
+
+
+def _fixed(persons: Any, parted: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> Mapping[str, Any] | None:
+    """Return the attributes that stand in each row of a person; None where there are none."""
+    for name, (own, _) in parted.items():
+        if "fixed" not in own:
+            continue
+        fixed = own["fixed"]
+        if persons is not None:
+            raise BadSchema(
+                "expected attributes in the table of persons, or under fixed, not both", key="fixed", place=name
+            )
+        if len(parted) > 1:
+            raise BadSchema("expected one table of rows, or attributes in a table of persons", key="fixed", place=name)
+        if not (isinstance(fixed, Mapping) and fixed):
+            raise BadSchema(
+                f"{shortened(fixed)}: expected columns, as in fixed: {{sex: {{type: boolean}}}}", key="fixed", place=name
+            )
+        return fixed
+    return None
+
+
+def _rows(name: str, of_rows: Mapping[str, Any], table: Mapping[str, Any], bins: int) -> RowTable:
     if "max_rows" not in of_rows:
         raise BadSchema("missing: expected the largest number of rows of a person that count", key="max_rows", place=name)
-    schema = HistorySchema(
-        attributes, _table(name, table_of_rows, bins), of_rows["max_rows"], _order(name, of_rows, bins),
-        of_rows.get("keep", "first"), names,
+    return RowTable(
+        name, _table(name, table, bins), of_rows["max_rows"], _order(name, of_rows, bins), of_rows.get("keep", "first"),
+        of_rows.get("share", 1.0), _text(name, "person", of_rows.get("person")),
     )  # fmt: skip
-    files = [None if own is None else folder / _text(place, "file", own.get("file"))
-             for place, own in ((PERSONS, of_persons or None), (name, of_rows))]  # fmt: skip
-    return HistoryDescription(schema, HistoryTables(files[1], files[0]))
 
 
 def _parted(place: str, fields: Any, own: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -105,10 +121,6 @@ def _parted(place: str, fields: Any, own: tuple[str, ...]) -> tuple[dict[str, An
         if key not in known and (near := nearest(key, known, shortened=True)) is not None:
             raise BadSchema(f"unknown here: did you mean {near!r}?", key=str(key), place=place)
     return {key: fields[key] for key in own if key in fields}, {key: x for key, x in fields.items() if key not in own}
-
-
-def _label(table: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
-    return {"label": table["label"]} if table.get("label") in fixed else {}
 
 
 def _table(place: str, fields: Mapping[str, Any], bins: int) -> TableSchema:
@@ -154,7 +166,7 @@ def check_files(files: HistoryTables) -> list[Path]:
     Raises:
         MissingData: if one is not there.
     """
-    paths = [Path(source) for source in (files.persons, files.rows) if source is not None]
+    paths = [Path(source) for source in (files.persons, *files.rows.values()) if source is not None]
     for path in paths:
         if not path.exists():
             raise MissingData(f"no file {path}, which the description of histories names")

@@ -287,19 +287,25 @@ def show_baskets(path: Path, schema: Schema) -> Shown:
 
 def show_histories(path: Path, schema: Schema) -> Shown:
     """Show how many rows synthetic persons have, and some persons with their first rows."""
-    table = _read(path, schema.arrow.names, schema.arrow)
-    columns, n = [*schema.arrow.names[:-1], "rows"], table.num_rows
+    table, names = _read(path, schema.arrow.names, schema.arrow), [own.name for own in schema.tables]
+    columns, n = schema.arrow.names, table.num_rows
     if not n:
         return Shown(0, [], columns, [], [False] * len(columns))
-    lists = table.columns[-1].combine_chunks()
-    sizes = np.bincount(pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64))
-    mean, most = float(sizes @ np.arange(len(sizes)) / n), max(1, len(sizes) - 1)
-    said = f"numbers of rows of synthetic persons from 0 to {most}, {mean:.1f} on average"
-    drawn = histogram(np.append(sizes, [0] * (most + 1 - len(sizes))) / n, "0 rows", f"{most} rows", said)
-    figures, rows = [Figure("Rows of a person", f"{mean:.1f} on average", drawn)], []
-    for record in table.slice(0, EXAMPLES).to_pylist():
-        *own, listed_rows = record.values()
-        first = "; ".join(", ".join(value_text(value) for value in row.values()) for row in listed_rows[:_FIRST_ROWS])
-        more = f"; and {len(listed_rows) - _FIRST_ROWS} more" if len(listed_rows) > _FIRST_ROWS else ""
-        rows.append([*map(value_text, own), first + more])
+    figures = []
+    for name in names:
+        lists = table.column(name).combine_chunks()
+        sizes = np.bincount(pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64))
+        mean, most = float(sizes @ np.arange(len(sizes)) / n), max(1, len(sizes) - 1)
+        said = f"numbers of {name} of synthetic persons from 0 to {most}, {mean:.1f} on average"
+        drawn = histogram(np.append(sizes, [0] * (most + 1 - len(sizes))) / n, "0 rows", f"{most} rows", said)
+        figures.append(Figure(f"{name} of a person", f"{mean:.1f} on average", drawn))
+    rows = [
+        [_first_rows(value) if name in names else value_text(value) for name, value in record.items()]
+        for record in table.slice(0, EXAMPLES).to_pylist()
+    ]
     return Shown(n, figures, columns, rows, [False] * len(columns))
+
+
+def _first_rows(rows: list[dict[str, Any]]) -> str:
+    first = "; ".join(", ".join(value_text(value) for value in row.values()) for row in rows[:_FIRST_ROWS])
+    return first + (f"; and {len(rows) - _FIRST_ROWS} more" if len(rows) > _FIRST_ROWS else "")

@@ -1,0 +1,175 @@
+"""The steps of histories: from a row to the next one of a table, and what a column of the next row may follow from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from lightning_dpgen.data.histories.row_table import running
+from lightning_dpgen.data.layout import Encoded
+
+# Bins of the time at which a row begins, between the first and the last that are possible.
+_TIMES = 12
+# Where a row has more columns than this, attributes reach all but the first of them through the rows before alone.
+_FEW = 2
+# A bin of numbers of rows, and of places, is as long as this part of the number at which it begins.
+_BIN = 8
+Numbers = TypeVar("Numbers", np.ndarray, Tensor)
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A number that a row follows from, as one of so many choices.
+
+    Args:
+        name: of the feature.
+        size: the number of its choices.
+        ordered: how many of its first choices are in an order.
+    """
+
+    name: str
+    size: int
+    ordered: int
+
+
+class Steps:
+    """The steps of histories in one table: from a row, and all before it, to the next one.
+
+    Targets are the distance, where rows have an order, and the columns of a row, in the order in which they are drawn.
+
+    Args:
+        schema: of the histories; public.
+        number: of the table of rows.
+
+    Attributes:
+        targets: the number of choices of each target, and how many of the first are in an order.
+        features: for each target its features.
+    """
+
+    def __init__(self, schema: Any, number: int) -> None:
+        self.schema, self.number, self.table = schema, number, schema.tables[number]
+        table, rows, order = self.table, self.table.rows.layout, self.table.order
+        of_rows = table.ordered_columns
+        self.targets = [("gap", order.gap.choices, order.gap.ordered)] if order is not None else []
+        self.targets += [(f"column {i}", size, of_rows[i]) for i, size in enumerate(rows.groups)]
+        attributes, of_attributes = schema.layout.groups[: schema.attributes], schema.layout.ordered
+        self._edges = count_edges(table.max_rows)
+        # Where rows have times, these say what the place would say, with less noise.
+        places = len(count_edges(table.max_rows - 1))
+        common = [
+            Feature("rows", len(self._edges), len(self._edges)),
+            Feature("place", places, places) if order is None else Feature("time", _TIMES, _TIMES),
+        ]
+        self._others = {
+            f"rows of {other.name}": (i, count_edges(other.max_rows, coarse=True))
+            for i, other in enumerate(schema.tables) if i != number
+        }  # fmt: skip
+        common += [Feature(name, len(edges), len(edges)) for name, (_, edges) in self._others.items()]
+        common += [Feature(f"attribute {i}", size, of_attributes[i]) for i, size in enumerate(attributes)]
+        self.features: dict[str, list[Feature]] = {}
+        for j, (name, size, ordered) in enumerate(self.targets):
+            # The distance before the second row is none.
+            own = [Feature(f"before: {name}", size + (name == "gap"), ordered)]
+            first = name in ("gap", "column 0") or len(rows.groups) <= _FEW
+            if name == "gap":
+                own.append(Feature("before: column 0", rows.groups[0], of_rows[0]))
+            elif ordered:
+                own.append(Feature(f"mean: {name}", size + 1, ordered))
+            now = [Feature(f"now: {other}", *rest) for other, *rest in self.targets[:j]]
+            self.features[name] = [*(common if first else common[1:2] if order is not None else []), *own, *now]
+
+    @property
+    def tables(self) -> list[tuple[str, Feature, int]]:
+        """All pairs of a target and a feature, with the number of the target's choices; none without a second row."""
+        if self.table.max_rows == 1:
+            return []
+        return [(name, feature, size) for name, size, _ in self.targets for feature in self.features[name]]
+
+    def name_of(self, target: str, feature: Feature) -> str:
+        """Return the name of a table in plan and ledger."""
+        return f"{self.schema.prefix(self.table)}{target} by {feature.name}"
+
+    def times(self, ticks: Numbers) -> Numbers:
+        """Return the bins of times (n,), as ticks."""
+        order = self.table.order
+        assert order is not None
+        low, high = int(order.start.limits[0]), order.last
+        return ((ticks - low) * _TIMES // max(high - low + 1, 1)).clip(0, _TIMES - 1)
+
+    def counts_bin(self, counts: np.ndarray) -> np.ndarray:
+        """Return the bins of numbers of rows, or places, of this table."""
+        return np.searchsorted(self._edges, counts, side="right") - 1
+
+    def of_persons(self, attributes: np.ndarray, numbers: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the codes of the features that stay the same for a person, each (N,).
+
+        Args:
+            attributes: (N, attributes) choices.
+            numbers: the number of rows (N,) in each table.
+        """
+        codes = {"rows": self.counts_bin(numbers[self.number])}
+        codes |= {name: np.searchsorted(edges, numbers[i], side="right") - 1 for name, (i, edges) in self._others.items()}
+        return codes | {f"attribute {i}": attributes[:, i].copy() for i in range(attributes.shape[1])}
+
+    def of_histories(self, encoded: Encoded) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """Return all steps of histories: the person (S,), the number of that person's steps (S,), and codes by name.
+
+        The time of a row is that of the middle of its bins: a function of the person's own choices.
+        """
+        attributes, tables = self.schema.parted(encoded)
+        persons, order = tables[self.number], self.table.order
+        step = np.flatnonzero(persons.place > 0)
+        who, place, rows = persons.person[step], persons.place[step], persons.rows
+        fixed = self.of_persons(attributes, [own.counts for own in tables])
+        codes = {name: own[who] for name, own in fixed.items()}
+        if order is None:
+            codes["place"] = self.counts_bin(place)
+        else:
+            assert persons.starts is not None
+            first, distance = self.middles
+            ticks, there = distance[persons.gaps], persons.counts > 0
+            ticks[persons.begins[there]] = first[persons.starts[there]]
+            codes["time"] = self.times(running(ticks, persons))[step - 1]
+            codes["now: gap"] = persons.gaps[step]
+            codes["before: gap"] = np.where(place > 1, persons.gaps[step - 1], order.gap.choices)
+        for i, (size, ordered) in enumerate(zip(self.table.rows.layout.groups, self.table.ordered_columns, strict=True)):
+            column = rows[:, i]
+            codes[f"now: column {i}"], codes[f"before: column {i}"] = column[step], column[step - 1]
+            if ordered:
+                there = column < ordered
+                total, number = (running(own, persons) for own in (np.where(there, column, 0), there.astype(np.int64)))
+                codes[f"mean: column {i}"] = mean_codes(total, number, size)[step - 1]
+        return who, persons.counts[who] - 1, codes
+
+    @cached_property
+    def middles(self) -> tuple[np.ndarray, np.ndarray]:
+        """The middle ticks of the bins of first times, and of distances."""
+        order = self.table.order
+        assert order is not None
+        return tuple(
+            np.array([(low + high) // 2 for low, high in column.ranges], np.int64) for column in (order.start, order.gap)
+        )
+
+
+def count_edges(most: int, *, coarse: bool = False) -> np.ndarray:
+    """Return where the bins of numbers of rows, 0 to `most`, begin: one for each of the first, and then longer ones.
+
+    Example:
+        >>> count_edges(40).tolist()[-8:], count_edges(40, coarse=True).tolist()
+        ([18, 20, 22, 24, 27, 30, 33, 37], [0, 1, 2, 4, 8, 16, 32])
+    """
+    edges = [0]
+    while (following := edges[-1] + max(1, edges[-1] // (1 if coarse else _BIN))) <= most:
+        edges.append(following)
+    return np.array(edges)
+
+
+def mean_codes(total: Numbers, number: Numbers, size: int) -> Numbers:
+    """Return the codes of means so far, to the nearest one; the last for fewer than two values, which say it themselves."""
+    means = (2 * total + number) // (2 * number.clip(1))
+    return means + (number < 2) * (size - means)
