@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lightning_dpgen.common.folders import owner_only, place_of
 from lightning_dpgen.common.passwords import without_passwords
-from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
+from lightning_dpgen.data.files.kinds import DATABASES, SQLITE, WORKBOOK
 from lightning_dpgen.release.files import IN_RELEASE, lies_in_release
 from lightning_dpgen.release.rows.database_table import check_new_table
 from lightning_dpgen.release.rows.tables import FORMATS, OF_BASKETS, check_sheet
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 PARQUET, CSV = ".parquet", ".csv"
 # Databases that are files.
 _IN_FILES = ("sqlite", "duckdb")
-_SQLITE = tuple(ending for ending in DATABASES if ending != ".duckdb")
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def new_place(name: str, table: str | None) -> Place:
             raise UsageError(f"--table {table}: {error}") from None
     # A folder of rows may have been begun.
     if os.path.lexists(output) and not (folder and output.is_dir()):
-        more = f", or give the URL sqlite:///{output} and --table for a new table in it" if output.suffix in _SQLITE else ""
+        more = f", or give the URL sqlite:///{output} and --table for a new table in it" if output.suffix in SQLITE else ""
         raise UsageError(f"-o {output}: exists already; choose another name{more}")
     if not output.parent.is_dir():
         raise UsageError(f"-o {output}: there is no folder {output.parent}")

@@ -6,7 +6,8 @@ import os
 import secrets
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,8 @@ import pyarrow as pa
 from lightning_dpgen.cli.arguments import Parser, loading, whole_number
 from lightning_dpgen.cli.outputs import Place, check_new, new_place, private_place
 from lightning_dpgen.common.folders import owner_only, place_of
-from lightning_dpgen.common.plain_text import say_count
-from lightning_dpgen.data.files.kinds import DATABASES, WORKBOOK
+from lightning_dpgen.common.plain_text import listed, say_count
+from lightning_dpgen.data.files.kinds import DATABASES, SQLITE, WORKBOOK
 from lightning_dpgen.data.schema import Schema, kind_of
 from lightning_dpgen.release.drawing.description import (
     PROJECTION,
@@ -28,8 +29,8 @@ from lightning_dpgen.release.drawing.description import (
 )
 from lightning_dpgen.release.files import PROJECTED, NotARelease, release_folder
 from lightning_dpgen.release.publishing.mark import NOT_PRIVATE, completed_schema
-from lightning_dpgen.release.rows.database_table import write_to_database
-from lightning_dpgen.release.rows.output_format import OutputFormat
+from lightning_dpgen.release.rows.database_table import write_to_database, write_to_sqlite
+from lightning_dpgen.release.rows.output_format import OutputFormat, WrittenRecords
 from lightning_dpgen.release.rows.tables import (
     FORMATS,
     MOST_ROWS_OF_A_SHEET,
@@ -189,6 +190,11 @@ def _check(arguments: Namespace, place: Place | None, schema: Schema, components
     if arguments.form is not None and arguments.form not in forms:
         expected = f"expected {' or '.join(forms)}" if forms else "leave it out"
         raise UsageError(f"--form {arguments.form}: this release is of kind {schema.kind}: {expected}")
+    if arguments.table is not None and arguments.form is None and (names := kind.related(schema)):
+        raise UsageError(
+            f"--table {arguments.table}: names one table, and these records have {listed(names)}: say which one by --form, "
+            "or leave it out for all of them in a file of SQLite"
+        )
     if arguments.given is not None and not kind.tabular:
         raise UsageError(f"--given {arguments.given}: this release is of kind {schema.kind}: expected one of a table")
     if arguments.balance is not None:
@@ -326,6 +332,10 @@ def _sheet(place: Place | None, schema: Schema) -> str:
 
 
 def _write(place: Place | None, draw: DrawSpec, *, escape: bool, sheet: str) -> None:
+    if place is not None and place.path is not None and (tables := _related(place, draw)):
+        with _part_of(place.path) as part:
+            write_to_sqlite(part, draw.record_blocks(), tables)
+        return
     chunks, columns, form = draw.sample_blocks(), draw.columns, draw.written_form
     if place is None:
         for text in csv_text(chunks, escape=escape, form=form):
@@ -346,13 +356,26 @@ def _write_file(
     sheet: str,
     private: bool = False,
 ) -> None:
-    # Written beside its place and renamed, so that an interrupted draw leaves no half file under the final name.
-    # A name of its own: what stands there, such as a link, may be another user's.
-    part = output.with_name(f".{output.stem}.{secrets.token_hex(4)}.part{output.suffix}")
-    try:
+    with _part_of(output) as part:
         if private:
             open(part, "xb", opener=owner_only).close()
         write_table(part, chunks, schema, escape=escape, form=form, sheet=sheet)
+
+
+def _related(place: Place, draw: DrawSpec) -> dict[str, WrittenRecords]:
+    """Return the tables of a new file of SQLite, where it has several; none if one of them is asked for."""
+    if place.path.suffix not in SQLITE or draw.form is not None:
+        return {}
+    return kind_of(draw.release.schema).related(draw.release.schema)
+
+
+@contextmanager
+def _part_of(output: Path) -> Iterator[Path]:
+    """Give the place of a file that is written beside its own, and renamed: an interrupted draw leaves no half file."""
+    # A name of its own: what stands there, such as a link, may be another user's.
+    part = output.with_name(f".{output.stem}.{secrets.token_hex(4)}.part{output.suffix}")
+    try:
+        yield part
         os.replace(part, output)
     finally:
         part.unlink(missing_ok=True)

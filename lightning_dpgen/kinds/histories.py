@@ -96,7 +96,7 @@ class Histories(Kind):
         return show_histories(path, schema)
 
     def forms(self, schema: HistorySchema) -> tuple[str, ...]:
-        return (*([] if schema.persons is None else [PERSONS]), *(table.name for table in schema.tables))
+        return (PERSONS, *(table.name for table in schema.tables))
 
     def output_format(
         self, schema: HistorySchema, release: Any, ending: str, form: str | None, declared: Any
@@ -104,6 +104,9 @@ class Histories(Kind):
         if form is None and ending in _WITH_LISTS:
             return as_they_are(schema.arrow)
         return written_histories(schema, form or schema.tables[0].name)
+
+    def related(self, schema: HistorySchema) -> dict[str, WrittenRecords]:
+        return {form: written_histories(schema, form) for form in self.forms(schema)}
 
     def sides(self, schema: HistorySchema) -> dict[str, Any]:
         return {"schema": schema}
@@ -126,10 +129,10 @@ def written_histories(schema: HistorySchema, form: str) -> WrittenRecords:
         {'person': [1, 1, 3], 'ward': ['a', 'b', 'b']}
     """
     if form == PERSONS:
-        if schema.persons is None:
-            raise ValueError(f"form={form}: persons have no attributes: expected {listed(KIND.forms(schema))}")
-        columns = pa.schema([pa.field(schema.key, pa.int64()), *schema.persons.arrow])
-        return WrittenRecords(columns, partial(_persons, columns), OutputFormat.of(schema.persons))
+        attributes = [] if schema.persons is None else schema.persons.arrow
+        columns = pa.schema([pa.field(schema.key, pa.int64()), *attributes])
+        written = OutputFormat() if schema.persons is None else OutputFormat.of(schema.persons)
+        return WrittenRecords(columns, partial(_persons, columns), written)
     table = next(table for table in schema.tables if table.name == form)
     columns = pa.schema([pa.field(table.person, pa.int64()), *table.fields])
     return WrittenRecords(columns, partial(_rows, table.name, columns), OutputFormat.of(table.rows), None)

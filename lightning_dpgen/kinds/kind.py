@@ -136,6 +136,13 @@ class Kind(ABC):
 
         return as_they_are(release.arrow, release.form)
 
+    def related(self, schema: Any) -> dict[str, WrittenRecords]:
+        """Return the tables in which a file of SQLite has synthetic records, by their names, where one is not enough.
+
+        The first column of each is the key of its record: in the first table one row has it, in others several do.
+        """
+        return {}
+
     def write_folder(self) -> Callable[..., None] | None:
         """Return the function that writes records as files of their own; None where rows of tables stand in files."""
         return None

@@ -278,7 +278,7 @@ class SeriesSpec(_OfFiles):
 
 
 class HistoriesSpec(_InFile):
-    """Your own persons with histories: a table of persons and one of their rows, which a YAML file names and describes."""
+    """Your own persons with histories: tables of persons and of their rows, which a YAML file names and describes."""
 
     kind, chooses_model = "histories", True
     source: Literal["histories"]

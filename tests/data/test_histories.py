@@ -302,6 +302,17 @@ def test_a_file_describes_several_tables(tmp_path):
     assert read_description(tmp_path / "h.yaml", 16).schema.layout.groups[0] == 2
 
 
+def test_descriptions_of_the_page_are_read(tmp_path):
+    page = (Path(__file__).parents[2] / "docs/how_to/release_histories.md").read_text()
+    blocks = [block.partition("```")[0] for block in page.split("```yaml")[1:]]
+    one, persons, several = blocks
+    found = []
+    for text in (one, several, persons + several.partition("visits:")[1] + several.partition("visits:")[2]):
+        (tmp_path / "h.yaml").write_text(text)
+        found.append([table.name for table in read_description(tmp_path / "h.yaml", 16).schema.tables])
+    assert found == [["visits"], ["visits", "prescriptions"], ["visits", "prescriptions"]]
+
+
 TWO = _schema(more=(ORDERS,))
 ORDERS_OF = pd.DataFrame({"buyer": ["x", "z", "z", "z"], "day": [3, 9, 9, 2], "ward": [True, False, True, True]})
 

@@ -2,6 +2,8 @@
 
 import json
 import math
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -272,7 +274,18 @@ def test_files_become_a_release(tmp_path, capsys):
     assert list(rows) == ["patient", "day", "ward", "cost"] and set(rows.patient) <= set(persons.patient)
     assert rows.groupby("patient").size().max() <= 4 and rows.groupby("patient").day.is_monotonic_increasing.all()
     assert list(orders) == ["buyer", "paid"] and set(orders.buyer) <= set(persons.patient)
+    assert main(["sample", str(run / "release"), "-n", "40", "--seed", "3", "-o", str(tmp_path / "all.sqlite")]) == 0
+    with closing(sqlite3.connect(tmp_path / "all.sqlite")) as file:
+        for form, own in tables.items():
+            found = pd.read_sql(f"select * from {form}", file)
+            pd.testing.assert_frame_equal(found, own, check_dtype=False)
+        (index,) = file.execute("select name, sql from sqlite_master where type = 'index' and tbl_name = 'visits'")
+        assert index[1].endswith('ON "visits" ("patient")')
+        with pytest.raises(sqlite3.IntegrityError):
+            file.execute("insert into persons (patient) values (1)")
     capsys.readouterr()
+    assert main(["sample", str(run / "release"), "--table", "a", "-o", str(tmp_path / "b.sqlite")]) == 2
+    assert "these records have persons, visits, orders" in capsys.readouterr().err
     where = ["-n", "9", "--form", "persons", "-o", str(tmp_path / "w.csv"), "--where"]
     assert main(["sample", str(run / "release"), *where, "sex=F"]) == 0
     assert set(pd.read_csv(tmp_path / "w.csv").sex) == {"F"}

@@ -16,6 +16,7 @@ TEXT = (".csv", ".tsv", ".data")
 JSON_LINES = (".jsonl", ".ndjson")
 PARQUET, WORKBOOK = ".parquet", ".xlsx"
 DATABASES = (".sqlite", ".sqlite3", ".duckdb", ".db")
+SQLITE = tuple(ending for ending in DATABASES if ending != ".duckdb")
 KNOWN = (
     f"{', '.join((*TEXT, *JSON_LINES))} (or these with {', '.join(PACKED)}), {PARQUET} (also a folder of such files), "
     f"{WORKBOOK}, {', '.join(DATABASES)}"

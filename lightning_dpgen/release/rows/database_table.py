@@ -1,9 +1,10 @@
-"""Synthetic records as a new table of a database: complete, or not at all."""
+"""Synthetic records as new tables of a database: complete, or not at all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from lightning_dpgen.common.passwords import without_passwords
 from lightning_dpgen.data.files.database import described_error, engine_of
 from lightning_dpgen.data.files.kinds import quoted
 from lightning_dpgen.data.tables.written_form import with_offset
+from lightning_dpgen.release.rows.output_format import WrittenRecords
 from lightning_dpgen.sampling.errors import BadRecords
 
+# The types of columns of SQLite; of others TEXT.
+_SQLITE_TYPES = {"int64": "INTEGER", "bool": "BOOLEAN", "double": "DOUBLE", "date32[day]": "DATE"}
 # Databases that keep the zone of a moment, or what it is in another; in all others it is text with its offset.
 _WITH_ZONES = ("postgresql", "oracle", "snowflake", "duckdb")
 
@@ -101,6 +105,39 @@ def write_to_duckdb(path: Path, table: str, chunks: Iterable[pa.RecordBatch], co
     with duckdb.connect(str(path.absolute())) as connection:
         connection.register("records", pa.RecordBatchReader.from_batches(columns, chunks))
         connection.execute(f"CREATE TABLE {quoted(table)} AS SELECT * FROM records")
+
+
+def write_to_sqlite(path: Path, chunks: Iterable[pa.RecordBatch], tables: Mapping[str, WrittenRecords]) -> None:
+    """Write records as several tables of a new file of SQLite, a chunk of records at a time.
+
+    Args:
+        chunks: the records, one a row.
+        tables: the form of each table, whose first column is the key of a record: the first table has one row for each.
+    """
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for number, (name, table) in enumerate(tables.items()):
+            columns = [f"{quoted(field.name)} {_SQLITE_TYPES.get(str(field.type), 'TEXT')}"
+                       for field in table.form.schema(table.columns)]  # fmt: skip
+            columns[0] += "" if number else " PRIMARY KEY"
+            connection.execute(f"CREATE TABLE {quoted(name)} ({', '.join(columns)})")
+        before = 0
+        for chunk in chunks:
+            for name, table in tables.items():
+                for rows in map(table.form.values, table.rows([chunk], before)):
+                    columns = [_of_sqlite(column).to_pylist() for column in rows.columns]
+                    places = ", ".join("?" * len(columns))
+                    connection.executemany(f"INSERT INTO {quoted(name)} VALUES ({places})", zip(*columns, strict=True))
+            before += chunk.num_rows
+        for name, table in list(tables.items())[1:]:
+            key = table.columns.names[0]
+            connection.execute(f"CREATE INDEX {quoted(f'{key} of {name}')} ON {quoted(name)} ({quoted(key)})")
+
+
+def _of_sqlite(column: pa.Array) -> pa.Array:
+    """Return values that SQLite has: dates and times are text there, as SQLAlchemy writes them."""
+    if getattr(column.type, "tz", None):
+        column = with_offset(column)
+    return column.cast(pa.string()) if pa.types.is_temporal(column.type) else column
 
 
 def _without_zones(chunk: pa.RecordBatch) -> pa.RecordBatch:

@@ -88,9 +88,12 @@ class DrawSpec:
         return self._written.rows_a_record
 
     def sample_blocks(self, rows: range | None = None) -> Iterator[pa.RecordBatch]:
-        """Draw the records, or some of them (`Release.sample_blocks`), a block at a time."""
-        chunks = self.release.sample_blocks(self.n, self.seed, list(self.where), rows, self.balance)
-        return self._written.rows(chunks, 0 if rows is None else rows.start)
+        """Draw the rows of a file of the records, or of some of them (`Release.sample_blocks`), a block at a time."""
+        return self._written.rows(self.record_blocks(rows), 0 if rows is None else rows.start)
+
+    def record_blocks(self, rows: range | None = None) -> Iterator[pa.RecordBatch]:
+        """Draw the records, one a row, or some of them (`Release.sample_blocks`), a block at a time."""
+        return self.release.sample_blocks(self.n, self.seed, list(self.where), rows, self.balance)
 
     def digest(self, **written: bool) -> str:
         """Return twelve hexadecimal digits that another draw lacks, and the same by another version of this software.
