@@ -121,6 +121,7 @@ def written_histories(schema: HistorySchema, form: str) -> WrittenRecords:
     Persons have numbers from 1 in all. The same release, number of persons and seed give tables that belong together.
 
     Example:
+        >>> from lightning_dpgen.data.histories.row_table import RowTable
         >>> from lightning_dpgen.data.tables.schema_file import parse_schema
         >>> visits = RowTable("visits", parse_schema("columns: {ward: {type: category, values: [a, b]}}"), max_rows=3)
         >>> written = written_histories(HistorySchema(None, (visits,)), "visits")

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.histories import StackedHistories
+from lightning_dpgen.models.history_rows import spans_of
 from lightning_dpgen.models.history_steps import Feature, Steps
 
 # Bits of the weight of a person's steps.
@@ -50,9 +52,10 @@ class StepTable(Statistic):
         self._target, self._feature, self.shape = target, feature, (feature.size, size)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        _, number, codes = self._steps.of_histories(records)
+        names = (self._feature.name, f"now: {self._target}")
+        _, number, codes = self._steps.of_histories(records, names)
         weights = (1 << _BITS) // np.maximum(number, 1)
-        places = codes[self._feature.name] * self.shape[1] + codes[f"now: {self._target}"]
+        places = codes[names[0]] * self.shape[1] + codes[names[1]]
         # Below 2^53, so exact in float64.
         sums = np.bincount(places, weights, minlength=math.prod(self.shape))
         return torch.from_numpy(sums.astype(np.int64)).view(self.shape)
@@ -193,30 +196,40 @@ def _write(network: StackedHistories, number: int, targets: list[_Target]) -> No
 
 
 def _expected(
-    network: StackedHistories, number: int, persons: Tensor, generator: torch.Generator
+    network: StackedHistories, number: int, persons: np.ndarray, generator: torch.Generator
 ) -> dict[str, list[Tensor]]:
     """Return the expected tables of histories that are drawn, by target and feature; of long ones fewer do."""
     steps, later = network.steps[number], persons[:, network.level.heads[number].start] - 1
-    persons = persons[later > 0]
-    later = later[later > 0]
-    enough = int((later.cumsum(0) < _STEPS_MADE_UP).sum()) + 1
+    persons, later = persons[later > 0], later[later > 0]
+    enough = int((later.cumsum() < _STEPS_MADE_UP).sum()) + 1
     persons, later = persons[:enough], later[:enough]
-    fixed = network.fixed_codes(number, persons)
-    found = {
-        name: [torch.zeros(feature.size, size, dtype=torch.float64) for feature in steps.features[name]]
-        for name, size, _ in steps.targets
+    drawn, spans = list(network.rows_after(number, persons, generator)), spans_of(steps)
+    if not drawn:
+        return {
+            name: [torch.zeros(feature.size, size, dtype=torch.float64) for feature in steps.features[name]]
+            for name, size, _ in steps.targets
+        }
+    who = np.concatenate([rows.who for rows in drawn])
+    shares = (np.concatenate([rows.shares for rows in drawn], axis=1) / later[who].astype(np.float32)).T
+    shares_of = {name: np.ascontiguousarray(shares[:, span]) for name, span in spans.items()}
+    persons_of = _ones(who, len(persons))
+    of_persons = {name: persons_of @ own for name, own in shares_of.items()}
+    sums = {
+        name: (_ones(own, int(own.max()) + 1), of_persons) for name, own in network.fixed_codes(number, persons).items()
     }
-    of_persons = {name: torch.zeros(len(persons), size) for name, size, _ in steps.targets}
-    for rows in network.rows_after(number, persons, generator):
-        weight = (1.0 / later[rows.who])[:, None]
-        for name, tables in found.items():
-            shares = rows.shares[name] * weight
-            of_persons[name].index_add_(0, rows.who, shares)
-            for table, feature in zip(tables, steps.features[name], strict=True):
-                if feature.name in rows.codes:
-                    table.index_add_(0, rows.codes[feature.name], shares.double())
-    for name, tables in found.items():
-        for table, feature in zip(tables, steps.features[name], strict=True):
-            if feature.name in fixed:
-                table.index_add_(0, fixed[feature.name], of_persons[name].double())
+    for name in drawn[0].codes:
+        own = np.concatenate([rows.codes[name] for rows in drawn])
+        sums[name] = _ones(own, int(own.max()) + 1), shares_of
+    found: dict[str, list[Tensor]] = {}
+    for name, size, _ in steps.targets:
+        found[name] = []
+        for feature in steps.features[name]:
+            table, (ones, of) = np.zeros((feature.size, size)), sums[feature.name]
+            table[: ones.shape[0]] = ones @ of[name]
+            found[name].append(torch.from_numpy(table))
     return found
+
+
+def _ones(codes: np.ndarray, size: int) -> csr_matrix:
+    """Return the matrix (size, n) that adds up those of n rows which have each code (n,)."""
+    return csr_matrix((np.ones(len(codes), np.float32), codes, np.arange(len(codes) + 1)), shape=(len(codes), size)).T

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -15,7 +14,8 @@ from torch import Tensor, nn
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.models.forests import StackedForests
-from lightning_dpgen.models.history_steps import Steps, mean_codes
+from lightning_dpgen.models.history_rows import DrawnRows, draw_rows
+from lightning_dpgen.models.history_steps import Steps
 from lightning_dpgen.models.outputs import chosen
 
 
@@ -91,23 +91,6 @@ class PersonLevel(Schema):
         raise TypeError("persons of histories are described by their histories")
 
 
-@dataclass(frozen=True, eq=False)
-class DrawnRows:
-    """The rows of one place in one table that some persons have, while they are drawn.
-
-    Args:
-        who: (n,) the persons.
-        place: of the row, from 1.
-        codes: of each feature that changes from row to row, and of each target, (n,).
-        shares: of the choices of each target, (n, choices).
-    """
-
-    who: Tensor
-    place: int
-    codes: dict[str, Tensor]
-    shares: dict[str, Tensor]
-
-
 class StackedHistories(nn.Module):
     """k components of persons, whose rows after the first are drawn one after the other, by tables that all share.
 
@@ -164,7 +147,7 @@ class StackedHistories(nn.Module):
     def draw(self, component: Tensor, generator: torch.Generator) -> Tensor:
         """Draw the choices (n, groups), int64, of a record of each of these components (n,): on the CPU, in their order."""
         persons = self.draw_persons(component, generator)
-        codes = torch.tensor(self.schema.layout.groups, dtype=torch.int64).sub(1).repeat(len(persons), 1)
+        codes = np.tile(np.array(self.schema.layout.groups, np.int64) - 1, (len(persons), 1))
         codes[:, self.level.places] = persons
         for t, (table, part) in enumerate(zip(self.schema.tables, self.schema.parts, strict=True)):
             for rows in self.rows_after(t, persons, generator):
@@ -173,9 +156,9 @@ class StackedHistories(nn.Module):
                     codes[rows.who, first + i] = rows.codes[f"now: column {i}"]
                 if table.order is not None:
                     codes[rows.who, first - 1] = rows.codes["now: gap"]
-        return codes
+        return torch.from_numpy(codes)
 
-    def draw_persons(self, component: Tensor, generator: torch.Generator) -> Tensor:
+    def draw_persons(self, component: Tensor, generator: torch.Generator) -> np.ndarray:
         """Draw persons (n, groups of `PersonLevel`), int64: one has a first row exactly where the number of rows says so.
 
         The forest ties most first rows to the number. Where one is in another tree, it is drawn again, given its parent.
@@ -191,66 +174,17 @@ class StackedHistories(nn.Module):
             if len(wrong):
                 shares = self.persons.shares(group, component[wrong], codes[wrong])[:, :none]
                 codes[wrong, group] = chosen(shares.clamp(min=1e-30), torch.rand(len(wrong), generator=generator))
-        return codes
+        return codes.numpy()
 
-    def rows_after(self, table: int, persons: Tensor, generator: torch.Generator) -> Iterator[DrawnRows]:
+    def rows_after(self, table: int, persons: np.ndarray, generator: torch.Generator) -> Iterator[DrawnRows]:
         """Draw the second rows of persons (n, groups of `PersonLevel`) in a table, then the third ones, and so on."""
-        steps, of_table = self.steps[table], self.schema.tables[table]
-        head = persons[:, self.level.heads[table]]
-        counts, first = head[:, 0], head[:, of_table.head - of_table.per_row :].clone()
+        steps = self.steps[table]
+        levels = [self.level_of(table, j).numpy() for j in range(len(steps.targets))]
+        tables = {name: [own.numpy() for own in self.tables_of(table, j)] for j, (name, _, _) in enumerate(steps.targets)}
         fixed = self.fixed_codes(table, persons)
-        # Tables of features that stay the same are added up once for each person.
-        base, moving = {}, {}
-        for j, (name, _, _) in enumerate(steps.targets):
-            logits = self.level_of(table, j).expand(len(persons), -1)
-            tables = list(zip(self.tables_of(table, j), steps.features[name], strict=True))
-            for own, feature in tables:
-                if feature.name in fixed:
-                    logits = logits + own[fixed[feature.name]]
-            base[name], moving[name] = logits, [(own, feature) for own, feature in tables if feature.name not in fixed]
-        state = {f"before: column {i}": first[:, i] for i in range(of_table.per_row)}
-        time = None
-        if of_table.order is not None:
-            starts = head[:, 1].clamp(max=of_table.order.start.choices - 1)
-            middles = [torch.from_numpy(own) for own in steps.middles]
-            time = middles[0][starts]
-            state["before: gap"] = torch.full((len(persons),), of_table.order.gap.choices)
-        ordered = {i: count for i, count in enumerate(of_table.ordered_columns) if count}
-        totals = {i: torch.where(first[:, i] < count, first[:, i], 0) for i, count in ordered.items()}
-        numbers = {i: (first[:, i] < count).long() for i, count in ordered.items()}
-        for place in range(1, of_table.max_rows):
-            who = (counts > place).nonzero()[:, 0]
-            if not len(who):
-                return
-            codes = {name: own[who] for name, own in state.items()}
-            for i in ordered:
-                means = mean_codes(totals[i][who], numbers[i][who], of_table.rows.layout.groups[i])
-                codes[f"mean: column {i}"] = means
-            if time is None:
-                codes["place"] = torch.full((len(who),), int(steps.counts_bin(np.array(place))))
-            else:
-                codes["time"] = steps.times(time[who])
-            shares = {}
-            for name, _, _ in steps.targets:
-                logits = base[name][who]
-                for own, feature in moving[name]:
-                    logits = logits + own[codes[feature.name]]
-                shares[name] = torch.softmax(logits, dim=1)
-                codes[f"now: {name}"] = chosen(shares[name], torch.rand(len(who), generator=generator))
-            yield DrawnRows(who, place, codes, shares)
-            for i in range(of_table.per_row):
-                now = codes[f"now: column {i}"]
-                state[f"before: column {i}"][who] = now
-                if i in ordered:
-                    there = now < ordered[i]
-                    totals[i][who] += torch.where(there, now, 0)
-                    numbers[i][who] += there
-            if time is not None:
-                state["before: gap"][who] = codes["now: gap"]
-                time[who] += middles[1][codes["now: gap"]]
+        return draw_rows(steps, levels, tables, fixed, persons[:, self.level.heads[table]], generator)
 
-    def fixed_codes(self, table: int, persons: Tensor) -> dict[str, Tensor]:
+    def fixed_codes(self, table: int, persons: np.ndarray) -> dict[str, np.ndarray]:
         """Return the codes of those features of a table's steps that stay the same for a person, each (n,)."""
-        numbers = [persons[:, head.start].numpy() for head in self.level.heads]
-        codes = self.steps[table].of_persons(persons[:, : self.schema.attributes].numpy(), numbers)
-        return {name: torch.from_numpy(own) for name, own in codes.items()}
+        numbers = [persons[:, head.start] for head in self.level.heads]
+        return self.steps[table].of_persons(persons[:, : self.schema.attributes], numbers)

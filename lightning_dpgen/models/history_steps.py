@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from lightning_dpgen.data.histories.row_table import running
 from lightning_dpgen.data.layout import Encoded
@@ -19,7 +18,6 @@ _TIMES = 12
 _FEW = 2
 # A bin of numbers of rows, and of places, is as long as this part of the number at which it begins.
 _BIN = 8
-Numbers = TypeVar("Numbers", np.ndarray, Tensor)
 
 
 @dataclass(frozen=True)
@@ -94,12 +92,12 @@ class Steps:
         """Return the name of a table in plan and ledger."""
         return f"{self.schema.prefix(self.table)}{target} by {feature.name}"
 
-    def times(self, ticks: Numbers) -> Numbers:
+    def times(self, ticks: np.ndarray) -> np.ndarray:
         """Return the bins of times (n,), as ticks."""
         order = self.table.order
         assert order is not None
         low, high = int(order.start.limits[0]), order.last
-        return ((ticks - low) * _TIMES // max(high - low + 1, 1)).clip(0, _TIMES - 1)
+        return np.clip((ticks - low) * _TIMES // max(high - low + 1, 1), 0, _TIMES - 1)
 
     def counts_bin(self, counts: np.ndarray) -> np.ndarray:
         """Return the bins of numbers of rows, or places, of this table."""
@@ -116,31 +114,43 @@ class Steps:
         codes |= {name: np.searchsorted(edges, numbers[i], side="right") - 1 for name, (i, edges) in self._others.items()}
         return codes | {f"attribute {i}": attributes[:, i].copy() for i in range(attributes.shape[1])}
 
-    def of_histories(self, encoded: Encoded) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+    def of_histories(
+        self, encoded: Encoded, names: Container[str] | None = None
+    ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         """Return all steps of histories: the person (S,), the number of that person's steps (S,), and codes by name.
 
         The time of a row is that of the middle of its bins: a function of the person's own choices.
+
+        Args:
+            names: those whose codes are asked for; None for all.
         """
-        attributes, tables = self.schema.parted(encoded)
-        persons, order = tables[self.number], self.table.order
+        parts, order = self.schema.parts, self.table.order
+        persons = self.table.parted(encoded.codes[:, parts[self.number]])
         step = np.flatnonzero(persons.place > 0)
-        who, place, rows = persons.person[step], persons.place[step], persons.rows
-        fixed = self.of_persons(attributes, [own.counts for own in tables])
-        codes = {name: own[who] for name, own in fixed.items()}
+        who, place, codes = persons.person[step], persons.place[step], dict[str, np.ndarray]()
+
+        def asked(name: str) -> bool:
+            return names is None or name in names
+
+        counts = [encoded.codes[:, part.start].astype(np.int64) for part in parts]
+        fixed = self.of_persons(encoded.codes[:, : self.schema.attributes].astype(np.int64), counts)
+        codes |= {name: own[who] for name, own in fixed.items() if asked(name)}
         if order is None:
             codes["place"] = self.counts_bin(place)
         else:
+            codes["now: gap"] = persons.gaps[step]
+            codes["before: gap"] = np.where(place > 1, persons.gaps[step - 1], order.gap.choices)
+        if order is not None and asked("time"):
             assert persons.starts is not None
             first, distance = self.middles
             ticks, there = distance[persons.gaps], persons.counts > 0
             ticks[persons.begins[there]] = first[persons.starts[there]]
             codes["time"] = self.times(running(ticks, persons))[step - 1]
-            codes["now: gap"] = persons.gaps[step]
-            codes["before: gap"] = np.where(place > 1, persons.gaps[step - 1], order.gap.choices)
         for i, (size, ordered) in enumerate(zip(self.table.rows.layout.groups, self.table.ordered_columns, strict=True)):
-            column = rows[:, i]
-            codes[f"now: column {i}"], codes[f"before: column {i}"] = column[step], column[step - 1]
-            if ordered:
+            column = persons.rows[:, i]
+            codes |= {f"{when}: column {i}": column[at] for when, at in (("now", step), ("before", step - 1))
+                      if asked(f"{when}: column {i}")}  # fmt: skip
+            if ordered and asked(f"mean: column {i}"):
                 there = column < ordered
                 total, number = (running(own, persons) for own in (np.where(there, column, 0), there.astype(np.int64)))
                 codes[f"mean: column {i}"] = mean_codes(total, number, size)[step - 1]
@@ -169,7 +179,6 @@ def count_edges(most: int, *, coarse: bool = False) -> np.ndarray:
     return np.array(edges)
 
 
-def mean_codes(total: Numbers, number: Numbers, size: int) -> Numbers:
+def mean_codes(total: np.ndarray, number: np.ndarray, size: int) -> np.ndarray:
     """Return the codes of means so far, to the nearest one; the last for fewer than two values, which say it themselves."""
-    means = (2 * total + number) // (2 * number.clip(1))
-    return means + (number < 2) * (size - means)
+    return np.where(number > 1, (2 * total + number) // (2 * np.maximum(number, 1)), size)

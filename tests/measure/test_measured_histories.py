@@ -180,7 +180,7 @@ def test_features_of_what_is_drawn_are_those_of_what_is_read():
     persons = network.draw_persons(torch.zeros(300, dtype=torch.int64), torch.Generator().manual_seed(1))
     for number, table in enumerate(schema.tables):
         drawn = list(network.rows_after(number, persons, torch.Generator().manual_seed(2)))
-        codes = torch.tensor(schema.layout.groups).sub(1).repeat(300, 1)
+        codes = np.tile(np.array(schema.layout.groups) - 1, (300, 1))
         codes[:, network.level.places] = persons
         fixed = network.fixed_codes(number, persons)
         for rows in drawn:
@@ -189,13 +189,13 @@ def test_features_of_what_is_drawn_are_those_of_what_is_read():
                 codes[rows.who, first + i] = rows.codes[f"now: column {i}"]
             if table.order is not None:
                 codes[rows.who, first - 1] = rows.codes["now: gap"]
-        encoded = Encoded(np.zeros((300, 0), np.float32), codes.numpy())
+        encoded = Encoded(np.zeros((300, 0), np.float32), codes)
         who, steps, measured = Steps(schema, number).of_histories(encoded)
         assert (len(drawn) > 0) == (table.max_rows > 1) and sum(len(rows.who) for rows in drawn) == len(who)
         order = np.argsort(np.concatenate([rows.who for rows in drawn] or [[]]), kind="stable").astype(int)
         for name, own in measured.items() if drawn else ():
             parts = [fixed[name][rows.who] if name in fixed else rows.codes[name] for rows in drawn]
-            assert (torch.cat(parts).numpy()[order] == own).all(), name
+            assert (np.concatenate(parts)[order] == own).all(), name
         assert (np.bincount(who, minlength=300) == np.maximum(persons[:, network.level.heads[number].start] - 1, 0)).all()
         assert steps.sum() == (np.bincount(who) ** 2).sum() if len(who) else True
 

@@ -1,0 +1,135 @@
+"""Rows of histories drawn one after the other, of many persons at once: small tables in NumPy, in one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lightning_dpgen.models.history_steps import Steps, mean_codes
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnRows:
+    """The rows of one place in one table that some persons have.
+
+    Args:
+        who: (n,) the persons.
+        place: of the row, from 1.
+        codes: of each feature that changes from row to row, and of each target, (n,).
+        shares: (choices of all targets, n) of the choices of each target, one target after the other.
+    """
+
+    who: np.ndarray
+    place: int
+    codes: dict[str, np.ndarray]
+    shares: np.ndarray
+
+
+def spans_of(steps: Steps) -> dict[str, slice]:
+    """Return the place of each target's choices among those of all."""
+    ends = np.cumsum([0, *(size for _, size, _ in steps.targets)])
+    return {name: slice(ends[j], ends[j + 1]) for j, (name, _, _) in enumerate(steps.targets)}
+
+
+def draw_rows(
+    steps: Steps,
+    levels: Sequence[np.ndarray],
+    tables: Mapping[str, Sequence[np.ndarray]],
+    fixed: Mapping[str, np.ndarray],
+    head: np.ndarray,
+    generator: torch.Generator,
+) -> Iterator[DrawnRows]:
+    """Draw the second rows of persons in a table, then the third ones, and so on.
+
+    Args:
+        steps: of the table.
+        levels: of each target, (choices,).
+        tables: of each target, one for each of its features.
+        fixed: the codes (N,) of the features that stay the same for a person.
+        head: (N, groups) choices of each person up to the first row.
+        generator: of a uniform number for each choice.
+    """
+    table, spans, now = steps.table, spans_of(steps), {}
+    width, order = sum(map(len, levels)), table.order
+    # Features that stay the same, and the time, which all targets have, are looked up once for all of them. Choices are
+    # along the first axis, so that numbers of persons are added at once.
+    base = np.tile(np.concatenate(levels).astype(np.float32)[:, None], len(head))
+    time_table, moving = np.zeros((width, 0), np.float32), []
+    for name, span in spans.items():
+        for own, feature in zip(tables[name], steps.features[name], strict=True):
+            if feature.name in fixed:
+                base[span] += own.T[:, fixed[feature.name]]
+            elif feature.name == "time":
+                time_table = time_table if time_table.size else np.zeros((width, feature.size), np.float32)
+                time_table[span] = own.T
+            elif feature.name.startswith("now: "):
+                following = now.setdefault(feature.name, np.zeros((width, feature.size), np.float32))
+                following[span] = own.T
+            else:
+                moving.append((feature.name, span, own.T.copy()))
+    counts, state = head[:, 0], _State(steps, head)
+    for place in range(1, table.max_rows):
+        who = np.flatnonzero(counts > place)
+        if not len(who):
+            return
+        codes = state.codes(who, place)
+        logits = base.take(who, axis=1)
+        if order is not None:
+            logits += time_table.take(codes["time"], axis=1)
+        for feature, span, own in moving:
+            logits[span] += own.take(codes[feature], axis=1)
+        uniform = torch.rand(len(spans), len(who), generator=generator).numpy()
+        for j, (name, span) in enumerate(spans.items()):
+            shares = logits[span]
+            np.exp(shares - shares.max(axis=0), out=shares)
+            sums = shares.cumsum(axis=0)
+            shares /= sums[-1]
+            # Rounding may leave the last sum below the number.
+            chosen = (sums[:-1] <= uniform[j] * sums[-1]).sum(axis=0)
+            codes[f"now: {name}"] = chosen
+            if (following := now.get(f"now: {name}")) is not None:
+                logits[span.stop :] += following[span.stop :].take(chosen, axis=1)
+        yield DrawnRows(who, place, codes, logits)
+        state.move(who, codes)
+
+
+class _State:
+    """The rows that persons have so far: the last one, its time, and sums of columns in an order."""
+
+    def __init__(self, steps: Steps, head: np.ndarray) -> None:
+        self._steps, table = steps, steps.table
+        self._sizes, self._ordered = table.rows.layout.groups, dict(enumerate(table.ordered_columns))
+        self._ordered = {i: ordered for i, ordered in self._ordered.items() if ordered}
+        first = head[:, table.head - table.per_row :]
+        self._before = {f"before: column {i}": first[:, i].copy() for i in range(table.per_row)}
+        if table.order is not None:
+            middles, self._distances = steps.middles
+            self._ticks = middles[np.minimum(head[:, 1], len(middles) - 1)]
+            self._before["before: gap"] = np.full(len(head), table.order.gap.choices)
+        there = {i: first[:, i] < ordered for i, ordered in self._ordered.items()}
+        self._totals = {i: np.where(own, first[:, i], 0) for i, own in there.items()}
+        self._numbers = {i: own.astype(np.int64) for i, own in there.items()}
+
+    def codes(self, who: np.ndarray, place: int) -> dict[str, np.ndarray]:
+        """Return the codes of features that change from row to row."""
+        codes = {name: own[who] for name, own in self._before.items()}
+        for i in self._ordered:
+            codes[f"mean: column {i}"] = mean_codes(self._totals[i][who], self._numbers[i][who], self._sizes[i])
+        if self._steps.table.order is None:
+            return codes | {"place": np.full(len(who), self._steps.counts_bin(np.array(place)))}
+        return codes | {"time": self._steps.times(self._ticks[who])}
+
+    def move(self, who: np.ndarray, codes: Mapping[str, np.ndarray]) -> None:
+        """Take the rows that were drawn as the last ones."""
+        for name, own in self._before.items():
+            own[who] = codes[name.replace("before: ", "now: ", 1)]
+        for i, ordered in self._ordered.items():
+            now = codes[f"now: column {i}"]
+            there = now < ordered
+            self._totals[i][who] += np.where(there, now, 0)
+            self._numbers[i][who] += there
+        if self._steps.table.order is not None:
+            self._ticks[who] += self._distances[codes["now: gap"]]
