@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -126,14 +127,22 @@ def _beside(source: Source, path: str, release: Path) -> Source:
     place = place_of(path)
     if not path or not place.exists():
         raise UsageError(f"--held-out {path or repr(path)}: there is no such file{suggest_file(place) if path else ''}")
-    made = release / SYNTHETIC
-    learned = [] if learned_path is None else [(Path(learned_path), "of the records that were learned from (data.path)")]
-    for other, what in (*learned, (made, "of synthetic records")):
-        # Copies under other names, too.
-        if other.exists() and (place.samefile(other) or (place.is_file() and other.is_file() and cmp(place, other, False))):
-            raise UsageError(f"--held-out {path}: is the file {what}; expected real records that the training did not use")
     changed = {"url": None, "query": None, "rows_independent": None} if of_database else {}
-    return source_of(source.spec.changed(path=str(place), **changed))
+    aside, made = source_of(source.spec.changed(path=str(place), **changed)), release / SYNTHETIC
+    learned = [] if learned_path is None else [
+        (file, "of the records that were learned from (data.path)") for file in _files(source, Path(learned_path))
+    ]  # fmt: skip
+    for file, (other, what) in itertools.product(_files(aside, place), (*learned, (made, "of synthetic records"))):
+        # Copies under other names, too.
+        alike = file.is_file() and other.is_file() and cmp(file, other, False)
+        if other.exists() and (file.samefile(other) or alike):
+            raise UsageError(f"--held-out {file}: is the file {what}; expected real records that the training did not use")
+    return aside
+
+
+def _files(source: Source, place: Path) -> list[Path]:
+    """Return the files of records: those which a file names that describes them; a folder is looked at as one."""
+    return [place] if place.is_dir() else source.files()
 
 
 def _without_held_out(words: Sequence[str], file: str | None) -> tuple[list[str], str | None]:
