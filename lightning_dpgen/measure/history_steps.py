@@ -181,7 +181,7 @@ def _fit_table(
     for turn in range(_ROUNDS):
         _write(network, number, targets)
         component = torch.multinomial(weights.double(), _MADE_UP, replacement=True, generator=generator)
-        expected = _expected(network, number, network.draw_persons(component, generator), generator)
+        expected = _expected(network, number, component, generator)
         pace = _PACE * (1.0 if turn < _ROUNDS // 2 else 0.5 if turn < 0.8 * _ROUNDS else 0.2)
         for target in targets:
             target.step(expected[target.name], total, pace)
@@ -196,14 +196,15 @@ def _write(network: StackedHistories, number: int, targets: list[_Target]) -> No
 
 
 def _expected(
-    network: StackedHistories, number: int, persons: np.ndarray, generator: torch.Generator
+    network: StackedHistories, number: int, component: Tensor, generator: torch.Generator
 ) -> dict[str, list[Tensor]]:
     """Return the expected tables of histories that are drawn, by target and feature; of long ones fewer do."""
-    steps, later = network.steps[number], persons[:, network.level.heads[number].start] - 1
-    persons, later = persons[later > 0], later[later > 0]
-    enough = int((later.cumsum() < _STEPS_MADE_UP).sum()) + 1
-    persons, later = persons[:enough], later[:enough]
-    drawn, spans = list(network.rows_after(number, persons, generator)), spans_of(steps)
+    steps, (attributes, heads) = network.steps[number], network.draw_persons(component, generator)
+    later = heads[number][:, 0] - 1
+    with_steps = np.flatnonzero(later > 0)
+    some = with_steps[: int((later[with_steps].cumsum() < _STEPS_MADE_UP).sum()) + 1]
+    attributes, heads, later = attributes[some], [head[some] for head in heads], later[some]
+    drawn, spans = list(network.rows_after(number, attributes, heads, generator)), spans_of(steps)
     if not drawn:
         return {
             name: [torch.zeros(feature.size, size, dtype=torch.float64) for feature in steps.features[name]]
@@ -212,11 +213,10 @@ def _expected(
     who = np.concatenate([rows.who for rows in drawn])
     shares = (np.concatenate([rows.shares for rows in drawn], axis=1) / later[who].astype(np.float32)).T
     shares_of = {name: np.ascontiguousarray(shares[:, span]) for name, span in spans.items()}
-    persons_of = _ones(who, len(persons))
+    persons_of = _ones(who, len(some))
     of_persons = {name: persons_of @ own for name, own in shares_of.items()}
-    sums = {
-        name: (_ones(own, int(own.max()) + 1), of_persons) for name, own in network.fixed_codes(number, persons).items()
-    }
+    fixed = steps.of_persons(attributes, [head[:, 0] for head in heads])
+    sums = {name: (_ones(own, int(own.max()) + 1), of_persons) for name, own in fixed.items()}
     for name in drawn[0].codes:
         own = np.concatenate([rows.codes[name] for rows in drawn])
         sums[name] = _ones(own, int(own.max()) + 1), shares_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -15,28 +16,59 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.history_rows import DrawnRows, draw_rows
-from lightning_dpgen.models.history_steps import Steps
+from lightning_dpgen.models.history_steps import Steps, count_edges
 from lightning_dpgen.models.outputs import chosen
 
 
 class PersonLevel(Schema):
     """A person as a whole: attributes, and of each table of rows the number of rows, the first time and the first row.
 
+    A large number of rows is a bin and a place in it, so that what goes with it is seen through less noise.
+
     Args:
         schema: of the histories (`data.histories.schema`).
 
     Attributes:
-        heads: the groups of each table, of which the first is that of the number of rows.
+        edges: for each table where the bins of numbers of rows begin.
+        heads: for each table its groups; the first is that of the number of rows, or of its bin, and the place is next.
     """
 
     kind: ClassVar[str] = "persons of histories"
 
     def __init__(self, schema: Any) -> None:
         self.of = schema
-        start, self.heads = schema.attributes, []
-        for table in schema.tables:
-            self.heads.append(slice(start, start + table.head))
-            start += table.head
+        self.edges = [count_edges(table.max_rows) for table in schema.tables]
+        ends = itertools.accumulate(
+            (table.head + self._binned(t) for t, table in enumerate(schema.tables)), initial=schema.attributes
+        )
+        self.heads = [slice(start, end) for start, end in itertools.pairwise(ends)]
+
+    def _binned(self, table: int) -> bool:
+        return len(self.edges[table]) <= self.of.tables[table].max_rows
+
+    def _widths(self, table: int) -> np.ndarray:
+        return np.diff(self.edges[table], append=self.of.tables[table].max_rows + 1)
+
+    @cached_property
+    def _groups(self) -> list[tuple[int, int, str, list[str]]]:
+        """The number of choices of each group, how many are in an order, its name and theirs."""
+        whole, groups = self.of.layout, []
+        ordered, choices = whole.ordered or (0,) * len(whole.groups), list(self.of.choices.items())
+        for place in self.places:
+            groups.append((whole.groups[place], ordered[place], *choices[place]))
+        for t in reversed(range(len(self.edges))):
+            if self._binned(t):
+                edges, widths, start = (
+                    self.edges[t],
+                    self._widths(t),
+                    self.heads[t].start - sum(map(self._binned, range(t))),
+                )
+                bins = [f"{low} to {low + width - 1}" if width > 1 else str(low)
+                        for low, width in zip(edges, widths, strict=True)]  # fmt: skip
+                name, most = groups[start][2], int(widths.max())
+                within = (most, most, f"{name}, place in its bin", [str(place) for place in range(most)])
+                groups[start : start + 1] = [(len(bins), len(bins), name, bins), within]
+        return groups
 
     @cached_property
     def places(self) -> np.ndarray:
@@ -47,34 +79,60 @@ class PersonLevel(Schema):
 
     @cached_property
     def layout(self) -> Layout:
-        whole = self.of.layout
-        groups, ordered = (tuple(of[place] for place in self.places) for of in (whole.groups, whole.ordered))
-        return Layout(0, None, groups, whole.label, ordered=ordered)
+        groups, ordered = ([own[i] for own in self._groups] for i in (0, 1))
+        return Layout(0, None, tuple(groups), self.of.layout.label, ordered=tuple(ordered))
 
     @property
     def choices(self) -> dict[str, list[str]]:
-        choices = list(self.of.choices.items())
-        return dict(choices[place] for place in self.places)
+        return {name: own for _, _, name, own in self._groups}
 
     @property
     def label_values(self) -> tuple[str, list[Any]]:
         return self.of.label_values
 
-    def impossible_pairs(self) -> list[tuple[int, int, np.ndarray]]:
-        """Return the pairs of choices that no person has: a person without rows has no first one, and others have."""
-        groups, pairs = self.layout.groups, []
-        if self.of.persons is not None:
-            pairs += self.of.persons.impossible_pairs()
-        for head in self.heads:
+    @cached_property
+    def rules(self) -> dict[int, tuple[int, np.ndarray]]:
+        """For each group that follows a number of rows: the group of the number, and which pairs of their choices are none.
+
+        A person without rows has no first one, and others have; a bin has as many places as it has numbers.
+        """
+        groups, rules = self.layout.groups, {}
+        for t, head in enumerate(self.heads):
             for group in range(head.start + 1, head.stop):
                 none = np.zeros((groups[head.start], groups[group]), bool)
-                none[0, :-1] = none[1:, -1] = True
-                pairs.append((head.start, group, none))
-        return pairs
+                if group == head.start + 1 and self._binned(t):
+                    none |= np.arange(groups[group]) >= self._widths(t)[:, None]
+                else:
+                    none[0, :-1] = none[1:, -1] = True
+                rules[group] = (head.start, none)
+        return rules
+
+    def impossible_pairs(self) -> list[tuple[int, int, np.ndarray]]:
+        """Return the pairs of choices that no person has."""
+        pairs = [] if self.of.persons is None else self.of.persons.impossible_pairs()
+        return pairs + [(number, group, none) for group, (number, none) in self.rules.items()]
 
     def encode(self, encoded: Encoded) -> Encoded:
         """Return the persons of histories."""
-        return Encoded(encoded.units, encoded.codes[:, self.places])
+        columns = [encoded.codes[:, : self.of.attributes]]
+        for t, (table, part) in enumerate(zip(self.of.tables, self.of.parts, strict=True)):
+            head = encoded.codes[:, part.start : part.start + table.head]
+            if self._binned(t):
+                counts = head[:, 0].astype(np.int64)
+                bins = np.searchsorted(self.edges[t], counts, side="right") - 1
+                columns += [np.stack([bins, counts - self.edges[t][bins]], axis=1).astype(head.dtype), head[:, 1:]]
+            else:
+                columns.append(head)
+        return Encoded(encoded.units, np.concatenate(columns, axis=1))
+
+    def heads_of(self, codes: np.ndarray) -> list[np.ndarray]:
+        """Return for each table the choices (n, groups) up to the first row, as `RowTable` has them."""
+        heads = [codes[:, head] for head in self.heads]
+        for t, head in enumerate(heads):
+            if self._binned(t):
+                counts = self.edges[t][head[:, 0]] + head[:, 1]
+                heads[t] = np.concatenate([counts[:, None], head[:, 2:]], axis=1)
+        return heads
 
     @property
     def arrow(self) -> pa.Schema:
@@ -146,11 +204,11 @@ class StackedHistories(nn.Module):
 
     def draw(self, component: Tensor, generator: torch.Generator) -> Tensor:
         """Draw the choices (n, groups), int64, of a record of each of these components (n,): on the CPU, in their order."""
-        persons = self.draw_persons(component, generator)
-        codes = np.tile(np.array(self.schema.layout.groups, np.int64) - 1, (len(persons), 1))
-        codes[:, self.level.places] = persons
+        attributes, heads = self.draw_persons(component, generator)
+        codes = np.tile(np.array(self.schema.layout.groups, np.int64) - 1, (len(component), 1))
+        codes[:, self.level.places] = np.concatenate([attributes, *heads], axis=1)
         for t, (table, part) in enumerate(zip(self.schema.tables, self.schema.parts, strict=True)):
-            for rows in self.rows_after(t, persons, generator):
+            for rows in self.rows_after(t, attributes, heads, generator):
                 first = part.start + table.place(rows.place).start
                 for i in range(table.per_row):
                     codes[rows.who, first + i] = rows.codes[f"now: column {i}"]
@@ -158,33 +216,32 @@ class StackedHistories(nn.Module):
                     codes[rows.who, first - 1] = rows.codes["now: gap"]
         return torch.from_numpy(codes)
 
-    def draw_persons(self, component: Tensor, generator: torch.Generator) -> np.ndarray:
-        """Draw persons (n, groups of `PersonLevel`), int64: one has a first row exactly where the number of rows says so.
+    def draw_persons(self, component: Tensor, generator: torch.Generator) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Draw persons: attributes (n, attributes), and for each table the choices (n, groups) up to the first row.
 
-        The forest ties most first rows to the number. Where one is in another tree, it is drawn again, given its parent.
+        The forest ties most first rows to the number of rows. Where one is in another tree, and does not go with the
+        number, it is drawn again, given its parent.
         """
-        codes, groups = self.persons.draw(component, generator), self.level.layout.groups
-        number_of = {group: head.start for head in self.level.heads for group in range(head.start + 1, head.stop)}
+        codes = self.persons.draw(component, generator)
         for group in self.persons.order:
-            if (number := number_of.get(group)) is None:
+            if group not in self.level.rules:
                 continue
-            none = groups[group] - 1
-            codes[codes[:, number] == 0, group] = none
-            wrong = ((codes[:, number] > 0) & (codes[:, group] == none)).nonzero()[:, 0]
+            number, none = self.level.rules[group]
+            barred = torch.from_numpy(none)
+            wrong = barred[codes[:, number], codes[:, group]].nonzero()[:, 0]
             if len(wrong):
-                shares = self.persons.shares(group, component[wrong], codes[wrong])[:, :none]
-                codes[wrong, group] = chosen(shares.clamp(min=1e-30), torch.rand(len(wrong), generator=generator))
-        return codes.numpy()
+                shares = self.persons.shares(group, component[wrong], codes[wrong]).clamp(min=1e-30)
+                shares = shares * ~barred[codes[wrong, number]]
+                codes[wrong, group] = chosen(shares, torch.rand(len(wrong), generator=generator))
+        drawn = codes.numpy()
+        return drawn[:, : self.schema.attributes], self.level.heads_of(drawn)
 
-    def rows_after(self, table: int, persons: np.ndarray, generator: torch.Generator) -> Iterator[DrawnRows]:
-        """Draw the second rows of persons (n, groups of `PersonLevel`) in a table, then the third ones, and so on."""
+    def rows_after(
+        self, table: int, attributes: np.ndarray, heads: Sequence[np.ndarray], generator: torch.Generator
+    ) -> Iterator[DrawnRows]:
+        """Draw the second rows of persons, as `draw_persons` returns them, in a table, then the third ones, and so on."""
         steps = self.steps[table]
         levels = [self.level_of(table, j).numpy() for j in range(len(steps.targets))]
         tables = {name: [own.numpy() for own in self.tables_of(table, j)] for j, (name, _, _) in enumerate(steps.targets)}
-        fixed = self.fixed_codes(table, persons)
-        return draw_rows(steps, levels, tables, fixed, persons[:, self.level.heads[table]], generator)
-
-    def fixed_codes(self, table: int, persons: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the codes of those features of a table's steps that stay the same for a person, each (n,)."""
-        numbers = [persons[:, head.start] for head in self.level.heads]
-        return self.steps[table].of_persons(persons[:, : self.schema.attributes], numbers)
+        fixed = steps.of_persons(attributes, [head[:, 0] for head in heads])
+        return draw_rows(steps, levels, tables, fixed, heads[table], generator)

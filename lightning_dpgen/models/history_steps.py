@@ -16,8 +16,8 @@ from lightning_dpgen.data.layout import Encoded
 _TIMES = 12
 # Where a row has more columns than this, attributes reach all but the first of them through the rows before alone.
 _FEW = 2
-# A bin of numbers of rows, and of places, is as long as this part of the number at which it begins.
-_BIN = 8
+# Up to so many rows each number is told apart; of more, a bin is as long as this part of the number at which it begins.
+_APART, _BIN = 16, 4
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Steps:
         attributes, of_attributes = schema.layout.groups[: schema.attributes], schema.layout.ordered
         self._edges = count_edges(table.max_rows)
         # Where rows have times, these say what the place would say, with less noise.
-        places = len(count_edges(table.max_rows - 1))
+        places = len(self._edges)
         common = [
             Feature("rows", len(self._edges), len(self._edges)),
             Feature("place", places, places) if order is None else Feature("time", _TIMES, _TIMES),
@@ -167,15 +167,17 @@ class Steps:
 
 
 def count_edges(most: int, *, coarse: bool = False) -> np.ndarray:
-    """Return where the bins of numbers of rows, 0 to `most`, begin: one for each of the first, and then longer ones.
+    """Return where the bins of numbers of rows, 0 to `most`, begin; the largest number has one of its own.
 
     Example:
-        >>> count_edges(40).tolist()[-8:], count_edges(40, coarse=True).tolist()
-        ([18, 20, 22, 24, 27, 30, 33, 37], [0, 1, 2, 4, 8, 16, 32])
+        >>> count_edges(40).tolist(), count_edges(40, coarse=True).tolist()
+        ([0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18, 22, 27, 33, 40], [0, 1, 2, 4, 8, 16, 32, 40])
     """
+    if most <= _APART and not coarse:
+        return np.arange(most + 1)
     edges = [0]
-    while (following := edges[-1] + max(1, edges[-1] // (1 if coarse else _BIN))) <= most:
-        edges.append(following)
+    while edges[-1] < most:
+        edges.append(min(most, edges[-1] + max(1, edges[-1] // (1 if coarse else _BIN))))
     return np.array(edges)
 
 

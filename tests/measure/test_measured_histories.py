@@ -177,12 +177,12 @@ def test_features_of_what_is_drawn_are_those_of_what_is_read():
     """The steps of drawn histories have the codes that the same histories have when they are measured."""
     schema = SCHEMAS["long"]
     network = StackedHistories(schema, 1, [-1] * len(PersonLevel(schema).layout.groups))
-    persons = network.draw_persons(torch.zeros(300, dtype=torch.int64), torch.Generator().manual_seed(1))
+    attributes, heads = network.draw_persons(torch.zeros(300, dtype=torch.int64), torch.Generator().manual_seed(1))
     for number, table in enumerate(schema.tables):
-        drawn = list(network.rows_after(number, persons, torch.Generator().manual_seed(2)))
+        drawn = list(network.rows_after(number, attributes, heads, torch.Generator().manual_seed(2)))
         codes = np.tile(np.array(schema.layout.groups) - 1, (300, 1))
-        codes[:, network.level.places] = persons
-        fixed = network.fixed_codes(number, persons)
+        codes[:, network.level.places] = np.concatenate([attributes, *heads], axis=1)
+        fixed = network.steps[number].of_persons(attributes, [head[:, 0] for head in heads])
         for rows in drawn:
             first = schema.parts[number].start + table.place(rows.place).start
             for i in range(2):
@@ -196,8 +196,23 @@ def test_features_of_what_is_drawn_are_those_of_what_is_read():
         for name, own in measured.items() if drawn else ():
             parts = [fixed[name][rows.who] if name in fixed else rows.codes[name] for rows in drawn]
             assert (np.concatenate(parts)[order] == own).all(), name
-        assert (np.bincount(who, minlength=300) == np.maximum(persons[:, network.level.heads[number].start] - 1, 0)).all()
+        assert (np.bincount(who, minlength=300) == np.maximum(heads[number][:, 0] - 1, 0)).all()
         assert steps.sum() == (np.bincount(who) ** 2).sum() if len(who) else True
+
+
+def test_large_numbers_of_rows_are_bins_and_places():
+    """What is encoded comes back, and no pair of choices that a person has is called impossible."""
+    schema = SCHEMAS["long"]
+    level, encoded = PersonLevel(schema), _panel(schema, 500)
+    persons = level.encode(encoded)
+    heads = level.heads_of(persons.codes.astype(int))
+    for head, part, table in zip(heads, schema.parts, schema.tables, strict=True):
+        assert (head == encoded.codes[:, part.start : part.start + table.head]).all()
+    assert persons.codes.shape[1] == len(level.layout.groups) == len(level.choices) == len(level.places) + 1
+    assert (persons.codes < np.array(level.layout.groups)).all() and level.layout.groups[5:7] == (17, 7)
+    assert [len(names) for names in level.choices.values()] == list(level.layout.groups)
+    pairs = level.impossible_pairs()
+    assert pairs and not any(none[persons.codes[:, a], persons.codes[:, b]].any() for a, b, none in pairs)
 
 
 def test_names_and_weights_of_tables():
@@ -208,7 +223,7 @@ def test_names_and_weights_of_tables():
     assert set(weights) == set(two)
     assert weights["set: column 0 by before: column 0"] == 2 * equal["column 0 by before: column 0"]
     assert weights["visits: column 0 by before: column 0"] == equal["column 0 by before: column 0"]
-    assert count_edges(16).tolist() == list(range(17)) and len(count_edges(1000)) < 60
+    assert count_edges(16).tolist() == list(range(17)) and len(count_edges(1000)) < 35
 
 
 def test_tables_of_steps_are_fitted_to_what_they_are(monkeypatch):
