@@ -84,6 +84,7 @@ class Histories(Kind):
             if table.order is not None:
                 start, gap = table.order.start, table.order.gap
                 values = f"{start.low} to {start.high}, then {gap.low} to {gap.high} from row to row"
+                values += "" if table.order.end is None else f", until {table.order.end}"
                 of_rows.insert(0, Described(table.order.name, start.type, values))
             parts += [dataclasses.replace(part, name=f"{schema.prefix(table)}{part.name}") for part in of_rows]
         if len(schema.tables) == 1:

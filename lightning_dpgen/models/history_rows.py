@@ -84,6 +84,8 @@ def draw_rows(
         uniform = torch.rand(len(spans), len(who), generator=generator).numpy()
         for j, (name, span) in enumerate(spans.items()):
             shares = logits[span]
+            if name == "gap" and order.end is not None:
+                shares[state.beyond(who)] = -np.inf
             np.exp(shares - shares.max(axis=0), out=shares)
             sums = shares.cumsum(axis=0)
             shares /= sums[-1]
@@ -108,6 +110,7 @@ class _State:
         if table.order is not None:
             middles, self._distances = steps.middles
             self._ticks = middles[np.minimum(head[:, 1], len(middles) - 1)]
+            self._lowest = table.order.lowest[0][np.minimum(head[:, 1], len(middles) - 1)]
             self._before["before: gap"] = np.full(len(head), table.order.gap.choices)
         there = {i: first[:, i] < ordered for i, ordered in self._ordered.items()}
         self._totals = {i: np.where(own, first[:, i], 0) for i, own in there.items()}
@@ -122,6 +125,13 @@ class _State:
             return codes | {"place": np.full(len(who), self._steps.counts_bin(np.array(place)))}
         return codes | {"time": self._steps.times(self._ticks[who])}
 
+    def beyond(self, who: np.ndarray) -> np.ndarray:
+        """Return which bins of distances (bins, n) pass the end even if all distances are lowest; one is always left."""
+        order = self._steps.table.order
+        past = order.lowest[1][:, None] + self._lowest[who] > order.last
+        past[np.argmin(order.lowest[1])] = False
+        return past
+
     def move(self, who: np.ndarray, codes: Mapping[str, np.ndarray]) -> None:
         """Take the rows that were drawn as the last ones."""
         for name, own in self._before.items():
@@ -133,3 +143,4 @@ class _State:
             self._numbers[i][who] += there
         if self._steps.table.order is not None:
             self._ticks[who] += self._distances[codes["now: gap"]]
+            self._lowest[who] += self._steps.table.order.lowest[1][codes["now: gap"]]

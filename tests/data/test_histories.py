@@ -22,7 +22,9 @@ ROWS = parse_schema(
     "columns: {ward: {type: category, values: [a, b, c]}, cost: {type: integer, low: 0, high: 99, bins: 5, missing: true}}"
 )
 PERSONS = parse_schema("columns: {sex: {type: category, values: [F, M]}}")
-DAYS = RowOrder.of("day", {"type": "integer", "low": 0, "high": 99, "bins": 100}, {"high": 60, "bins": 61})
+START = {"type": "integer", "low": 0, "high": 99, "bins": 100}
+DAYS = RowOrder.of("day", START, {"high": 60, "bins": 61})
+UNTIL = RowOrder.of("day", START, {"high": 60, "bins": 61}, 120)
 PATIENTS = pd.DataFrame({"person": ["x", "y", "z"], "sex": ["F", "M", "F"]})
 ROWS_OF = pd.DataFrame(
     {
@@ -66,13 +68,16 @@ SCHEMAS = {
         persons, order, m, more
     )
     for persons, order, m, more in itertools.product((PERSONS, None), (DAYS, None), (1, 4), ((), (ORDERS,)))
-}
+} | {"until": _schema(order=UNTIL)}
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
 def test_codes_and_tables_are_the_same_histories(schema):
     """Whole times and distances have a bin each, so that writing and reading gives the same codes."""
     encoded = _random(schema)
+    if schema.tables[0].order is UNTIL:
+        encoded = encoded[np.flatnonzero(_last_times(schema, encoded) <= 120)]
+        assert 100 < len(encoded) < 200
     table = schema.decode(encoded, np.random.default_rng(1))
     assert table.schema == schema.arrow
     people, frames = table.to_pandas(), {}
@@ -91,6 +96,38 @@ def test_codes_and_tables_are_the_same_histories(schema):
         for own in (encoded.codes if persons is not None else encoded.codes[counts > 0], read.encoded.codes)
     )
     assert found == expected if persons is not None or len(schema.tables) == 1 else sorted(found) == sorted(expected)
+
+
+def _last_times(schema, encoded):
+    """Return the last time of each person in the first table, by the first ticks of bins."""
+    rows = schema.parted(encoded)[1][0]
+    gaps = np.bincount(rows.person, np.where(rows.place > 0, rows.gaps, 0), minlength=len(encoded))
+    return np.where(rows.counts > 0, rows.starts + gaps, 0)
+
+
+def test_times_never_pass_the_declared_end():
+    """Distances shrink within their bins; a real row after the end is refused, or moved to it."""
+    wide = RowOrder.of("day", START | {"bins": 10}, {"high": 60, "bins": 4}, 120)
+    schema = _schema(order=wide, max_rows=6)
+    encoded = _random(schema)
+    people = schema.decode(encoded, np.random.default_rng(0)).to_pylist()
+    parts, firsts, shrunk = schema.parted(encoded)[1][0], [low for low, _ in wide.gap.ranges], 0
+    for person, rows in enumerate(person["visits"] for person in people):
+        times = [row["day"] for row in rows]
+        assert times == sorted(times) and max(times, default=0) <= 120
+        gaps = parts.gaps[parts.person == person][1:]
+        if times and wide.start.ranges[parts.starts[person]][0] + sum(firsts[gap] for gap in gaps) <= 120:
+            assert all(wide.gap.ranges[gap][0] <= after - before <= wide.gap.ranges[gap][1]
+                       for gap, (before, after) in zip(gaps, itertools.pairwise(times), strict=True))  # fmt: skip
+            shrunk += 1
+    assert shrunk > 50
+    until = _schema(order=UNTIL)
+    with pytest.raises(BadRecords, match="130 is above high, 120"):
+        _read(ROWS_OF.assign(day=[30, 130, 90, 94, 50]), PATIENTS, until)
+    read = _read(ROWS_OF.assign(day=[30, 130, 90, 94, 50]), PATIENTS, until, outside="clamp")
+    assert [row["day"] for row in until.decode(read.encoded[:1], np.random.default_rng(0)).to_pylist()[0]["visits"]] == [
+        50, 90, 94,
+    ]  # fmt: skip
 
 
 def _sorted_rows(schema, codes):
@@ -231,6 +268,11 @@ BROKEN = {
     "fixed beside persons": ("{persons: {file: p, key: k, columns: {a: {type: boolean}}}, r: {file: f, person: p, "
                              "max_rows: 3, fixed: {b: {type: boolean}}, columns: {c: {type: boolean}}}}", "r: fixed"),
     "too many rows": ("{r: {file: f, person: p, max_rows: 3000, columns: {a: {type: boolean}}}}", "max_rows: 3000"),
+    "an end before the last start": ("{r: {file: f, person: p, max_rows: 3, order: t, start: {low: 0, high: 9}, "
+                                     "gap: {high: 9}, end: 8, columns: {a: {type: boolean}}}}",
+                                     "r: column 't': end: 8: expected 9, the high of start, or later"),
+    "an end in words": ("{r: {file: f, person: p, max_rows: 3, order: t, start: {low: 2020-01-01, high: 2021-01-01}, "
+                        "gap: {high: 9}, end: soon, columns: {a: {type: boolean}}}}", "end: 'soon': expected a date"),
     "no keep": ("{r: {file: f, person: p, max_rows: 3, order: t, keep: some, start: {low: 0, high: 9}, gap: {high: 9}, "
                 "columns: {a: {type: boolean}}}}", "keep: 'some': expected one of first, last"),
     "a fixed text": (

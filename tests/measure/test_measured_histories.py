@@ -200,8 +200,21 @@ def test_features_of_what_is_drawn_are_those_of_what_is_read():
         assert steps.sum() == (np.bincount(who) ** 2).sum() if len(who) else True
 
 
+def test_rows_that_are_drawn_end_in_time():
+    order = RowOrder.of("day", {"type": "integer", "low": 0, "high": 99, "bins": 6}, {"high": 60, "bins": 5}, 130)
+    schema = HistorySchema(PERSONS, (RowTable("visits", ROWS, 9, order),))
+    network = StackedHistories(schema, 1, [-1] * len(PersonLevel(schema).layout.groups))
+    drawn = Mixture(network, torch.ones(1)).sample(500, torch.Generator().manual_seed(0))
+    (rows,) = schema.parted(drawn)[1]
+    first, gaps = order.lowest
+    lowest = np.where(rows.place > 0, gaps[rows.gaps], first[np.minimum(rows.starts, 5)][rows.person])
+    assert 100 < np.bincount(rows.person, lowest).max() <= 130
+    times = schema.decode(drawn, np.random.default_rng(0)).column("visits").flatten().field("day").to_numpy()
+    assert times.max() <= 130 and (np.diff(times)[rows.place[1:] > 0] >= 0).all()
+
+
 def test_large_numbers_of_rows_are_bins_and_places():
-    """What is encoded comes back, and no pair of choices that a person has is called impossible."""
+    """Codes come back from what is encoded, and no pair of choices that a person has is called impossible."""
     schema = SCHEMAS["long"]
     level, encoded = PersonLevel(schema), _panel(schema, 500)
     persons = level.encode(encoded)

@@ -19,7 +19,7 @@ from lightning_dpgen.data.tables.schema_keys import TableKeys
 
 # The keys of the table of persons, and of a table of rows, beside those of any table.
 _OF_PERSONS = ("file", "key")
-_OF_ROWS = ("file", "person", "order", "max_rows", "keep", "start", "gap", "share", "fixed")
+_OF_ROWS = ("file", "person", "order", "max_rows", "keep", "start", "gap", "end", "share", "fixed")
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _table(place: str, fields: Mapping[str, Any], bins: int) -> TableSchema:
 
 def _order(place: str, fields: Mapping[str, Any], bins: int) -> RowOrder | None:
     if "order" not in fields:
-        if given := [key for key in ("start", "gap", "keep") if key in fields]:
+        if given := [key for key in ("start", "gap", "end", "keep") if key in fields]:
             raise BadSchema("applies to rows in an order: expected order, the column of times", key=given[0], place=place)
         return None
     name = _text(place, "order", fields["order"])
@@ -148,10 +148,10 @@ def _order(place: str, fields: Mapping[str, Any], bins: int) -> RowOrder | None:
         kind = {"type": "date" if isinstance(declared.get("low"), str) else "integer"} if key == "start" else {}
         parts.append(usual | kind | declared)
     try:
-        order = RowOrder.of(name, *parts)
+        order = RowOrder.of(name, *parts, fields.get("end"))
     except BadSchema as error:
         raise BadSchema(error.problem, error.column, error.key, place) from None
-    return RowOrder(name, order.start.with_bins(bins), order.gap.with_bins(bins))
+    return RowOrder(name, order.start.with_bins(bins), order.gap.with_bins(bins), order.end)
 
 
 def _text(place: str, key: str, value: Any) -> str:

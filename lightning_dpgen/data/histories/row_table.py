@@ -30,14 +30,16 @@ class RowOrder:
         name: the column of times.
         start: the time of a first row: whole numbers or dates, cut into bins.
         gap: the distance of a row from the one before, in whole numbers (of days, where times are dates), cut into bins.
+        end: the last time that is possible, as a file declares it; None for any that follows from the others.
 
     Raises:
-        BadSchema: for times that are neither whole numbers nor dates, or distances below 0.
+        BadSchema: for times that are neither whole numbers nor dates, distances below 0, or an end before the last start.
     """
 
     name: str
     start: Numeric
     gap: Numeric
+    end: int | str | None = None
 
     def __post_init__(self) -> None:
         if self.start.type not in ("integer", "date"):
@@ -46,11 +48,20 @@ class RowOrder:
             raise BadSchema("expected whole numbers, 0 or more, from one row to the next", self.name, "gap")
         if self.start.missing or self.gap.missing:
             raise BadSchema("a time may be missing: expected rows that all have one", self.name, "missing")
+        if self.end is not None:
+            try:
+                last = self.start.scale.tick(self.end)
+            except ValueError as error:
+                raise BadSchema(f"{quote(self.end)}: expected {error}", self.name, "end") from None
+            if last < self.start.limits[1]:
+                raise BadSchema(
+                    f"{quote(self.end)}: expected {self.start.high}, the high of start, or later", self.name, "end"
+                )
 
     @classmethod
-    def of(cls, name: str, start: dict[str, Any], gap: dict[str, Any]) -> Self:
+    def of(cls, name: str, start: dict[str, Any], gap: dict[str, Any], end: int | str | None = None) -> Self:
         """Return an order as a file declares it; distances are whole numbers from 0, unless they say otherwise."""
-        return cls(name, column_of(name, start), column_of(name, {"type": "integer", "low": 0} | gap))
+        return cls(name, column_of(name, start), column_of(name, {"type": "integer", "low": 0} | gap), end)
 
     @cached_property
     def time(self) -> Numeric:
@@ -62,12 +73,20 @@ class RowOrder:
         kept = {name: value for name, value in self.start.declared.dump().items() if name not in special}
         latest = int(self.start.limits[1]) + _MOST_ROWS * int(self.gap.limits[1])
         latest = min(latest, int(scale.tick("9999-12-31")) if self.start.type == "date" else 2**53)
+        latest = latest if self.end is None else int(scale.tick(self.end))
         return column_of(self.name, kept | {"high": scale.declared(latest), "bins": 1})
 
     @property
     def last(self) -> int:
-        """The tick at which the bins of times end: that of a second row, at the latest."""
+        """The tick at which the bins of times end: the declared one, or that of a second row, at the latest."""
+        if self.end is not None:
+            return int(self.start.scale.tick(self.end))
         return int(self.start.limits[1]) + int(self.gap.limits[1])
+
+    @cached_property
+    def lowest(self) -> tuple[np.ndarray, np.ndarray]:
+        """The first ticks of the bins of first times, and of distances."""
+        return tuple(np.array([low for low, _ in column.ranges], np.int64) for column in (self.start, self.gap))
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +186,8 @@ class RowTable:
         for key, column in (("start", start), ("gap", gap)):
             if column.choices < 2:
                 raise self._refused("has one bin: expected two or more (a larger high, or more bins)", self.order.name, key)
-        latest = int(start.limits[1]) + (self.max_rows - 1) * int(gap.limits[1])
+        latest = self.order.last if self.order.end is not None else 0
+        latest = latest or int(start.limits[1]) + (self.max_rows - 1) * int(gap.limits[1])
         most = int(start.scale.tick("9999-12-31")) if start.type == "date" else 2**53
         if latest > most:
             end = "9999-12-31" if start.type == "date" else "2^53"
@@ -272,7 +292,26 @@ class RowTable:
         first = start.scale.ticks(start.decode(persons.starts[there], None, random)).astype(np.int64)
         steps = gap.scale.ticks(gap.decode(persons.gaps, None, random)).astype(np.int64)
         steps[persons.begins[there]] = first
-        return start.scale.column(running(steps, persons), np.zeros(len(steps), bool))
+        times = running(steps, persons)
+        if self.order.end is not None:
+            times = self._until_end(persons, steps, times)
+        return start.scale.column(times, np.zeros(len(steps), bool))
+
+    def _until_end(self, persons: PersonRows, steps: np.ndarray, times: np.ndarray) -> np.ndarray:
+        """Return times (R,) none of which is past the end: within their bins, distances shrink by one part for each person.
+
+        Where even the lowest distances pass the end, times stay at it.
+        """
+        there, end = persons.counts > 0, self.order.last
+        first, distances = self.order.lowest
+        lowest = distances[persons.gaps]
+        lowest[persons.begins[there]] = first[persons.starts[there]]
+        ends = persons.begins[there] + persons.counts[there] - 1
+        above = np.maximum(times[ends] - running(lowest, persons)[ends], 1)
+        part = np.ones(len(persons.counts))
+        part[there] = np.clip((end - running(lowest, persons)[ends]) / above, 0.0, 1.0)
+        shrunk = lowest + np.floor((steps - lowest) * part[persons.person]).astype(np.int64)
+        return np.minimum(running(shrunk, persons), end)
 
     @property
     def choices(self) -> dict[str, list[str]]:
@@ -302,7 +341,7 @@ class RowTable:
             "keep": self.keep,
             "share": self.share,
             "order": None if order is None else {
-                "name": order.name, "start": order.start.declared.dump(), "gap": order.gap.declared.dump()
+                "name": order.name, "start": order.start.declared.dump(), "gap": order.gap.declared.dump(), "end": order.end
             },
         }  # fmt: skip
 
@@ -318,9 +357,10 @@ class RowTable:
             raise BadSchema(f"{quote(fields)}: expected a table of rows, by {', '.join(expected)}", key="tables")
         order = fields["order"]
         if order is not None:
-            if not isinstance(order, dict) or set(order) != {"name", "start", "gap"}:
-                raise BadSchema(f"{quote(order)}: expected name, start and gap", key="order")
-            order = RowOrder(order["name"], *(column_of(order["name"], order[part]) for part in ("start", "gap")))
+            if not isinstance(order, dict) or set(order) != {"name", "start", "gap", "end"}:
+                raise BadSchema(f"{quote(order)}: expected name, start, gap and end", key="order")
+            columns = (column_of(order["name"], order[part]) for part in ("start", "gap"))
+            order = RowOrder(order["name"], *columns, order["end"])
         return cls(**fields | {"rows": TableSchema.from_json(fields["rows"]), "order": order})
 
 
