@@ -19,11 +19,15 @@ from lightning_dpgen.models.history_rows import DrawnRows, draw_rows
 from lightning_dpgen.models.history_steps import Steps, count_edges
 from lightning_dpgen.models.outputs import chosen
 
+# The most places in a bin of numbers of rows.
+_PLACES = 16
+
 
 class PersonLevel(Schema):
     """A person as a whole: attributes, and of each table of rows the number of rows, the first time and the first row.
 
-    A large number of rows is a bin and a place in it, so that what goes with it is seen through less noise.
+    A large number of rows is a bin and a place in it, so that what goes with it is seen through less noise. In bins of more
+    numbers than `_PLACES` a place stands for several.
 
     Args:
         schema: of the histories (`data.histories.schema`).
@@ -49,6 +53,10 @@ class PersonLevel(Schema):
     def _widths(self, table: int) -> np.ndarray:
         return np.diff(self.edges[table], append=self.of.tables[table].max_rows + 1)
 
+    def _numbers(self, table: int) -> np.ndarray:
+        """Return how many numbers of rows a place of each bin stands for."""
+        return -(-self._widths(table) // _PLACES)
+
     @cached_property
     def _groups(self) -> list[tuple[int, int, str, list[str]]]:
         """The number of choices of each group, how many are in an order, its name and theirs."""
@@ -65,7 +73,7 @@ class PersonLevel(Schema):
                 )
                 bins = [f"{low} to {low + width - 1}" if width > 1 else str(low)
                         for low, width in zip(edges, widths, strict=True)]  # fmt: skip
-                name, most = groups[start][2], int(widths.max())
+                name, most = groups[start][2], int((-(-widths // self._numbers(t))).max())
                 within = (most, most, f"{name}, place in its bin", [str(place) for place in range(most)])
                 groups[start : start + 1] = [(len(bins), len(bins), name, bins), within]
         return groups
@@ -101,7 +109,7 @@ class PersonLevel(Schema):
             for group in range(head.start + 1, head.stop):
                 none = np.zeros((groups[head.start], groups[group]), bool)
                 if group == head.start + 1 and self._binned(t):
-                    none |= np.arange(groups[group]) >= self._widths(t)[:, None]
+                    none |= np.arange(groups[group]) * self._numbers(t)[:, None] >= self._widths(t)[:, None]
                 else:
                     none[0, :-1] = none[1:, -1] = True
                 rules[group] = (head.start, none)
@@ -120,17 +128,24 @@ class PersonLevel(Schema):
             if self._binned(t):
                 counts = head[:, 0].astype(np.int64)
                 bins = np.searchsorted(self.edges[t], counts, side="right") - 1
-                columns += [np.stack([bins, counts - self.edges[t][bins]], axis=1).astype(head.dtype), head[:, 1:]]
+                places = (counts - self.edges[t][bins]) // self._numbers(t)[bins]
+                columns += [np.stack([bins, places], axis=1).astype(head.dtype), head[:, 1:]]
             else:
                 columns.append(head)
         return Encoded(encoded.units, np.concatenate(columns, axis=1))
 
-    def heads_of(self, codes: np.ndarray) -> list[np.ndarray]:
-        """Return for each table the choices (n, groups) up to the first row, as `RowTable` has them."""
+    def heads_of(self, codes: np.ndarray, uniform: np.ndarray) -> list[np.ndarray]:
+        """Return for each table the choices (n, groups) up to the first row, as `RowTable` has them.
+
+        Args:
+            uniform: (n,) numbers, by which one of the numbers of rows is taken that a place stands for.
+        """
         heads = [codes[:, head] for head in self.heads]
         for t, head in enumerate(heads):
             if self._binned(t):
-                counts = self.edges[t][head[:, 0]] + head[:, 1]
+                bins, numbers = head[:, 0], self._numbers(t)[head[:, 0]]
+                place = head[:, 1] * numbers + (uniform * numbers).astype(np.int64)
+                counts = self.edges[t][bins] + np.minimum(place, self._widths(t)[bins] - 1)
                 heads[t] = np.concatenate([counts[:, None], head[:, 2:]], axis=1)
         return heads
 
@@ -233,8 +248,8 @@ class StackedHistories(nn.Module):
                 shares = self.persons.shares(group, component[wrong], codes[wrong]).clamp(min=1e-30)
                 shares = shares * ~barred[codes[wrong, number]]
                 codes[wrong, group] = chosen(shares, torch.rand(len(wrong), generator=generator))
-        drawn = codes.numpy()
-        return drawn[:, : self.schema.attributes], self.level.heads_of(drawn)
+        drawn, uniform = codes.numpy(), torch.rand(len(codes), generator=generator).numpy()
+        return drawn[:, : self.schema.attributes], self.level.heads_of(drawn, uniform)
 
     def rows_after(
         self, table: int, attributes: np.ndarray, heads: Sequence[np.ndarray], generator: torch.Generator

@@ -53,7 +53,7 @@ def _panel(schema, n=3000, seed=0):
     random, parts, more = np.random.default_rng(seed), [], None
     for table in schema.tables:
         counts = random.integers(0, table.max_rows + 1, n) if more is None else np.minimum(more, table.max_rows)
-        more, total = np.where(random.random(n) < 0.5, counts, 0), int(counts.sum())
+        more, total = np.where(random.random(n) < 0.8, counts, 0), int(counts.sum())
         place = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
         rows = np.stack([random.integers(0, 3, total), random.integers(0, 5, total)], axis=1)
         for number in range(1, table.max_rows):
@@ -215,17 +215,26 @@ def test_rows_that_are_drawn_end_in_time():
 
 def test_large_numbers_of_rows_are_bins_and_places():
     """Codes come back from what is encoded, and no pair of choices that a person has is called impossible."""
-    schema = SCHEMAS["long"]
-    level, encoded = PersonLevel(schema), _panel(schema, 500)
-    persons = level.encode(encoded)
-    heads = level.heads_of(persons.codes.astype(int))
-    for head, part, table in zip(heads, schema.parts, schema.tables, strict=True):
-        assert (head == encoded.codes[:, part.start : part.start + table.head]).all()
-    assert persons.codes.shape[1] == len(level.layout.groups) == len(level.choices) == len(level.places) + 1
-    assert (persons.codes < np.array(level.layout.groups)).all() and level.layout.groups[5:7] == (17, 7)
-    assert [len(names) for names in level.choices.values()] == list(level.layout.groups)
-    pairs = level.impossible_pairs()
-    assert pairs and not any(none[persons.codes[:, a], persons.codes[:, b]].any() for a, b, none in pairs)
+    many = HistorySchema(PERSONS, (VISITS, RowTable("set", ROWS, 300)))
+    for schema, groups in ((SCHEMAS["long"], (17, 7)), (many, (27, 16))):
+        level, encoded = PersonLevel(schema), _panel(schema, 500)
+        if schema is many:
+            persons = [
+                PersonRows(np.arange(301), None, np.zeros(45150, int), np.zeros((45150, 2), int)),
+                PersonRows(np.zeros(301, int), np.zeros(301, int), np.zeros(0, int), np.zeros((0, 2), int)),
+            ]
+            encoded = schema.joined(np.zeros((301, 1), int), persons[::-1])
+        persons = level.encode(encoded).codes.astype(int)
+        low, high = (level.heads_of(persons, np.full(len(persons), uniform)) for uniform in (0.0, 0.999))
+        for head, last, part, table in zip(low, high, schema.parts, schema.tables, strict=True):
+            expected = encoded.codes[:, part.start : part.start + table.head].astype(int)
+            assert (head[:, 0] <= expected[:, 0]).all() and (expected[:, 0] <= last[:, 0]).all()
+            assert (last[:, 0] - head[:, 0] <= expected[:, 0] // 64).all() and (head[:, 1:] == expected[:, 1:]).all()
+        assert persons.shape[1] == len(level.layout.groups) == len(level.choices) == len(level.places) + 1
+        assert (persons < np.array(level.layout.groups)).all() and level.layout.groups[5:7] == groups
+        assert [len(names) for names in level.choices.values()] == list(level.layout.groups)
+        pairs = level.impossible_pairs()
+        assert pairs and not any(none[persons[:, a], persons[:, b]].any() for a, b, none in pairs)
 
 
 def test_names_and_weights_of_tables():
