@@ -103,8 +103,7 @@ class _State:
 
     def __init__(self, steps: Steps, head: np.ndarray) -> None:
         self._steps, table = steps, steps.table
-        self._sizes, self._ordered = table.rows.layout.groups, dict(enumerate(table.ordered_columns))
-        self._ordered = {i: ordered for i, ordered in self._ordered.items() if ordered}
+        self._sizes, self._most = table.rows.layout.groups, {i: most for i, most in enumerate(steps.numbers) if most}
         first = head[:, table.head - table.per_row :]
         self._before = {f"before: column {i}": first[:, i].copy() for i in range(table.per_row)}
         if table.order is not None:
@@ -112,14 +111,14 @@ class _State:
             self._ticks = middles[np.minimum(head[:, 1], len(middles) - 1)]
             self._lowest = table.order.lowest[0][np.minimum(head[:, 1], len(middles) - 1)]
             self._before["before: gap"] = np.full(len(head), table.order.gap.choices)
-        there = {i: first[:, i] < ordered for i, ordered in self._ordered.items()}
+        there = {i: first[:, i] < most for i, most in self._most.items()}
         self._totals = {i: np.where(own, first[:, i], 0) for i, own in there.items()}
         self._numbers = {i: own.astype(np.int64) for i, own in there.items()}
 
     def codes(self, who: np.ndarray, place: int) -> dict[str, np.ndarray]:
         """Return the codes of features that change from row to row."""
         codes = {name: own[who] for name, own in self._before.items()}
-        for i in self._ordered:
+        for i in self._most:
             codes[f"mean: column {i}"] = mean_codes(self._totals[i][who], self._numbers[i][who], self._sizes[i])
         if self._steps.table.order is None:
             return codes | {"place": np.full(len(who), self._steps.counts_bin(np.array(place)))}
@@ -136,9 +135,9 @@ class _State:
         """Take the rows that were drawn as the last ones."""
         for name, own in self._before.items():
             own[who] = codes[name.replace("before: ", "now: ", 1)]
-        for i, ordered in self._ordered.items():
+        for i, most in self._most.items():
             now = codes[f"now: column {i}"]
-            there = now < ordered
+            there = now < most
             self._totals[i][who] += np.where(there, now, 0)
             self._numbers[i][who] += there
         if self._steps.table.order is not None:

@@ -18,6 +18,8 @@ _TIMES = 12
 _FEW = 2
 # Up to so many rows each number is told apart; of more, a bin is as long as this part of the number at which it begins.
 _APART, _BIN = 16, 4
+# Parts into which shares of one of two choices are cut.
+_SHARES = 4
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Steps:
     Attributes:
         targets: the number of choices of each target, and how many of the first are in an order.
         features: for each target its features.
+        numbers: of each column how many of its first choices are numbers, which have a mean: 0 for none.
     """
 
     def __init__(self, schema: Any, number: int) -> None:
@@ -57,6 +60,8 @@ class Steps:
         self.targets += [(f"column {i}", size, of_rows[i]) for i, size in enumerate(rows.groups)]
         attributes, of_attributes = schema.layout.groups[: schema.attributes], schema.layout.ordered
         self._edges = count_edges(table.max_rows)
+        # The share of the second of two choices so far tells persons apart as a mean does.
+        self.numbers = [2 if size == 2 else ordered for size, ordered in zip(rows.groups, of_rows, strict=True)]
         # Where rows have times, these say what the place would say, with less noise.
         places = len(self._edges)
         common = [
@@ -76,10 +81,14 @@ class Steps:
             first = name in ("gap", "column 0") or len(rows.groups) <= _FEW
             if name == "gap":
                 own.append(Feature("before: column 0", rows.groups[0], of_rows[0]))
-            elif ordered:
-                own.append(Feature(f"mean: {name}", size + 1, ordered))
+            elif self.numbers[j - (order is not None)]:
+                own.append(Feature(f"mean: {name}", *self._size_of_mean(j - (order is not None))))
             now = [Feature(f"now: {other}", *rest) for other, *rest in self.targets[:j]]
             self.features[name] = [*(common if first else common[1:2] if order is not None else []), *own, *now]
+
+    def _size_of_mean(self, column: int) -> tuple[int, int]:
+        size = self.table.rows.layout.groups[column]
+        return (_SHARES + 2, _SHARES + 1) if size == 2 else (size + 1, self.numbers[column])
 
     @property
     def tables(self) -> list[tuple[str, Feature, int]]:
@@ -146,12 +155,12 @@ class Steps:
             ticks, there = distance[persons.gaps], persons.counts > 0
             ticks[persons.begins[there]] = first[persons.starts[there]]
             codes["time"] = self.times(running(ticks, persons))[step - 1]
-        for i, (size, ordered) in enumerate(zip(self.table.rows.layout.groups, self.table.ordered_columns, strict=True)):
+        for i, (size, most) in enumerate(zip(self.table.rows.layout.groups, self.numbers, strict=True)):
             column = persons.rows[:, i]
             codes |= {f"{when}: column {i}": column[at] for when, at in (("now", step), ("before", step - 1))
                       if asked(f"{when}: column {i}")}  # fmt: skip
-            if ordered and asked(f"mean: column {i}"):
-                there = column < ordered
+            if most and asked(f"mean: column {i}"):
+                there = column < most
                 total, number = (running(own, persons) for own in (np.where(there, column, 0), there.astype(np.int64)))
                 codes[f"mean: column {i}"] = mean_codes(total, number, size)[step - 1]
         return who, persons.counts[who] - 1, codes
@@ -182,5 +191,14 @@ def count_edges(most: int, *, coarse: bool = False) -> np.ndarray:
 
 
 def mean_codes(total: np.ndarray, number: np.ndarray, size: int) -> np.ndarray:
-    """Return the codes of means so far, to the nearest one; the last for fewer than two values, which say it themselves."""
+    """Return the codes of means so far; the last one for fewer than two values, which say it themselves.
+
+    Means are taken to the nearest choice, and of two choices to the next quarter, so that no other share is 0.
+
+    Example:
+        >>> mean_codes(np.array([1, 1, 8]), np.array([1, 9, 9]), 2), mean_codes(np.array([5, 7]), np.array([4, 4]), 9)
+        (array([5, 1, 4]), array([1, 2]))
+    """
+    if size == 2:
+        return np.where(number > 1, -(-_SHARES * total // np.maximum(number, 1)), _SHARES + 1)
     return np.where(number > 1, (2 * total + number) // (2 * np.maximum(number, 1)), size)

@@ -246,12 +246,11 @@ class RowTable:
         codes[:, 0] = persons.counts
         if self.order is not None:
             codes[:, 1] = np.where(persons.counts > 0, persons.starts, codes[:, 1])
-        for number in range(self.max_rows):
-            own = np.flatnonzero(persons.place == number)
-            who, at = persons.person[own], self.place(number)
-            codes[who, at] = persons.rows[own]
-            if self.order is not None and number:
-                codes[who, at.start - 1] = persons.gaps[own]
+        first = self.place(0).start + persons.place * (self.per_row + (self.order is not None))
+        codes[persons.person[:, None], first[:, None] + np.arange(self.per_row)] = persons.rows
+        if self.order is not None:
+            later = persons.place > 0
+            codes[persons.person[later], first[later] - 1] = persons.gaps[later]
         return codes
 
     def parted(self, codes: np.ndarray) -> PersonRows:
