@@ -118,7 +118,22 @@ class PersonLevel(Schema):
     def impossible_pairs(self) -> list[tuple[int, int, np.ndarray]]:
         """Return the pairs of choices that no person has."""
         pairs = [] if self.of.persons is None else self.of.persons.impossible_pairs()
-        return pairs + [(number, group, none) for group, (number, none) in self.rules.items()]
+        pairs += [(number, group, none) for group, (number, none) in self.rules.items()]
+        groups = self.layout.groups
+        for first, second, barred in itertools.chain(*self.barred):
+            wide = np.zeros((groups[first], groups[second]), bool)
+            wide[:-1, :-1] = barred
+            pairs.append((first, second, wide))
+        return pairs
+
+    @cached_property
+    def barred(self) -> list[list[tuple[int, int, np.ndarray]]]:
+        """For each table the pairs of choices that no first row has: two groups, and their choices but that of none."""
+        starts = [head.stop - table.per_row for head, table in zip(self.heads, self.of.tables, strict=True)]
+        return [
+            [(start + first, start + second, barred) for first, second, barred in table.pairs]
+            for start, table in zip(starts, self.of.tables, strict=True)
+        ]
 
     def encode(self, encoded: Encoded) -> Encoded:
         """Return the persons of histories."""
@@ -248,8 +263,27 @@ class StackedHistories(nn.Module):
                 shares = self.persons.shares(group, component[wrong], codes[wrong]).clamp(min=1e-30)
                 shares = shares * ~barred[codes[wrong, number]]
                 codes[wrong, group] = chosen(shares, torch.rand(len(wrong), generator=generator))
+        self._keep_constraints(component, codes, generator)
         drawn, uniform = codes.numpy(), torch.rand(len(codes), generator=generator).numpy()
         return drawn[:, : self.schema.attributes], self.level.heads_of(drawn, uniform)
+
+    def _keep_constraints(self, component: Tensor, codes: Tensor, generator: torch.Generator) -> None:
+        """Draw columns of first rows again, given those before them, where two of them have a barred pair of choices."""
+        for table, head, pairs in zip(self.schema.tables, self.level.heads, self.level.barred, strict=True):
+            start = head.stop - table.per_row
+            stuck = torch.zeros(len(codes), dtype=torch.bool)
+            for group in range(start, head.stop):
+                before = [(first, torch.from_numpy(barred)) for first, second, barred in pairs if second == group]
+                rows = (codes[:, head.start] > 0).nonzero()[:, 0]
+                if not before or not len(rows):
+                    continue
+                none = torch.stack([barred[codes[rows, first]] for first, barred in before]).any(dim=0)
+                wrong = none[torch.arange(len(rows)), codes[rows, group]]
+                rows, none = rows[wrong], none[wrong]
+                stuck[rows[none.all(dim=1)]] = True
+                shares = self.persons.shares(group, component[rows], codes[rows])[:, :-1].clamp(min=1e-30) * ~none
+                codes[rows, group] = chosen(shares, torch.rand(len(rows), generator=generator)).clamp(max=none.shape[1] - 1)
+            codes[stuck, start : head.stop] = torch.tensor(table.possible)
 
     def rows_after(
         self, table: int, attributes: np.ndarray, heads: Sequence[np.ndarray], generator: torch.Generator

@@ -71,6 +71,7 @@ def draw_rows(
             else:
                 moving.append((feature.name, span, own.T.copy()))
     counts, state = head[:, 0], _State(steps, head)
+    barred = [(f"now: column {first}", f"column {second}", own.T) for first, second, own in table.pairs]
     for place in range(1, table.max_rows):
         who = np.flatnonzero(counts > place)
         if not len(who):
@@ -81,11 +82,16 @@ def draw_rows(
             logits += time_table.take(codes["time"], axis=1)
         for feature, span, own in moving:
             logits[span] += own.take(codes[feature], axis=1)
-        uniform = torch.rand(len(spans), len(who), generator=generator).numpy()
+        uniform, stuck = torch.rand(len(spans), len(who), generator=generator).numpy(), np.zeros(len(who), bool)
         for j, (name, span) in enumerate(spans.items()):
             shares = logits[span]
             if name == "gap" and order.end is not None:
                 shares[state.beyond(who)] = -np.inf
+            for before, target, own in barred:
+                if target == name:
+                    shares[own[:, codes[before]]] = -np.inf
+            if barred and (none := np.isneginf(shares).all(axis=0)).any():
+                shares[:, none], stuck = 0.0, stuck | none
             np.exp(shares - shares.max(axis=0), out=shares)
             sums = shares.cumsum(axis=0)
             shares /= sums[-1]
@@ -94,6 +100,9 @@ def draw_rows(
             codes[f"now: {name}"] = chosen
             if (following := now.get(f"now: {name}")) is not None:
                 logits[span.stop :] += following[span.stop :].take(chosen, axis=1)
+        # Where columns drawn before leave a column no choice, the row is that before, which keeps all constraints.
+        for i in range(table.per_row if stuck.any() else 0):
+            codes[f"now: column {i}"] = np.where(stuck, codes[f"before: column {i}"], codes[f"now: column {i}"])
         yield DrawnRows(who, place, codes, logits)
         state.move(who, codes)
 

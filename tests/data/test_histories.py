@@ -130,6 +130,21 @@ def test_times_never_pass_the_declared_end():
     ]  # fmt: skip
 
 
+def test_constraints_within_a_row_are_pairs_of_choices():
+    rows = parse_schema(
+        "{columns: {ward: {type: category, values: [a, b, c]}, birth: {type: boolean, missing: true}, "
+        "level: {type: integer, low: 1, high: 3, bins: 3}}, constraints: [ward = c if birth = true, level = 1 if ward = b]}"
+    )
+    schema = HistorySchema(None, (RowTable("visits", rows, 3),))
+    pairs = {(first, second): barred.astype(int).tolist() for first, second, barred in schema.tables[0].pairs}
+    assert pairs == {(0, 1): [[0, 1, 0], [0, 1, 0], [0, 0, 0]], (0, 2): [[0, 0, 0], [0, 1, 1], [0, 0, 0]]}
+    assert schema.tables[0].possible == [0, 0, 0] and HistorySchema.from_json(schema.as_json()) == schema
+    visits = pd.DataFrame({"person": [1, 1, 2], "ward": ["a", "b", "c"], "birth": [False, None, True], "level": [3, 1, 2]})
+    assert len(_read(visits, None, schema).encoded) == 2
+    with pytest.raises(BadRecords, match=r"^visits: .*ward = c if birth = true"):
+        _read(visits.assign(birth=True), None, schema)
+
+
 def _sorted_rows(schema, codes):
     """Return a history whose rows of one time are in the order of their columns."""
     attributes, tables = schema.parted(Encoded(np.zeros((1, 0)), codes[None]))
@@ -303,10 +318,21 @@ BROKEN = {
         "{r: {file: f, person: p, max_rows: 3, fixed: {r: {type: boolean}}, columns: {a: {type: boolean}}}}",
         "'r': is the table of rows, too",
     ),
-    "constraints": (
-        "{r: {file: f, person: p, max_rows: 3, constraints: [a = true if b = true], "
-        "columns: {a: {type: boolean}, b: {type: boolean}}}}",
-        "constraints: are not kept by histories",
+    "constraints of bins": (
+        "{r: {file: f, person: p, max_rows: 3, constraints: [a = true if b > 5], "
+        "columns: {a: {type: boolean}, b: {type: integer, low: 0, high: 9, bins: 3}}}}",
+        "r: constraints: .*b > 5.*: is kept within a row where it is about two columns",
+    ),
+    "constraints of three columns": (
+        "{r: {file: f, person: p, max_rows: 3, constraints: ['a = true if b = true and c = true'], "
+        "columns: {a: {type: boolean}, b: {type: boolean}, c: {type: boolean}}}}",
+        "is kept within a row where it is about two columns",
+    ),
+    "constraints of persons": (
+        "{persons: {file: p, key: k, constraints: [a = true if b = true], "
+        "columns: {a: {type: boolean}, b: {type: boolean}}}, "
+        "r: {file: f, person: p, max_rows: 3, columns: {c: {type: boolean}}}}",
+        "persons: constraints: are kept within rows alone",
     ),
     "one distance": (
         "{r: {file: f, person: p, max_rows: 3, order: t, start: {low: 0, high: 9}, gap: {low: 1, high: 1}, "

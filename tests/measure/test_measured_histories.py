@@ -213,6 +213,21 @@ def test_rows_that_are_drawn_end_in_time():
     assert times.max() <= 130 and (np.diff(times)[rows.place[1:] > 0] >= 0).all()
 
 
+def test_rows_that_are_drawn_keep_constraints():
+    """Whatever the tables of a network, and also where columns that were drawn leave another one no choice."""
+    columns = (
+        "a: {type: category, values: [x, y]}, b: {type: category, values: [x, y]}, c: {type: category, values: [x, y]}"
+    )
+    rows = parse_schema(f"{{columns: {{{columns}}}, constraints: [c = x if a = x, c = y if b = x, a = y if b = y]}}")
+    schema = HistorySchema(PERSONS, (RowTable("visits", rows, 6), RowTable("more", rows, 2, DAYS)))
+    network = StackedHistories(schema, 1, [-1] * len(PersonLevel(schema).layout.groups))
+    drawn = Mixture(network, torch.ones(1)).sample(500, torch.Generator().manual_seed(0))
+    for table, part in zip(schema.tables, schema.parted(drawn)[1], strict=True):
+        assert len(table.pairs) == 3 and set(map(tuple, part.rows)) == {(1, 0, 1), (1, 1, 0), (1, 1, 1)}
+    pairs, persons = PersonLevel(schema).impossible_pairs(), PersonLevel(schema).encode(drawn).codes
+    assert len(pairs) == 6 + 7 and not any(none[persons[:, a], persons[:, b]].any() for a, b, none in pairs)
+
+
 def test_large_numbers_of_rows_are_bins_and_places():
     """Codes come back from what is encoded, and no pair of choices that a person has is called impossible."""
     many = HistorySchema(PERSONS, (VISITS, RowTable("set", ROWS, 300)))

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.data.histories.choice_pairs import Barred, barred_pairs, possible_row
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import quote
 from lightning_dpgen.data.tables.column import BadSchema
@@ -166,8 +167,12 @@ class RowTable:
         if type(self.share) not in (int, float) or not 0 < self.share < math.inf:
             raise self._refused(f"{quote(self.share)}: expected a number above 0, such as 2", key="share")
         check_columns(self.name, self.rows)
-        if self.rows.impossible_pairs():
-            raise self._refused("are not kept by histories yet: leave them out", key="constraints")
+        try:
+            _ = self.pairs
+        except BadSchema as error:
+            raise self._refused(error.problem, error.column, error.key) from None
+        if self.possible is None:
+            raise self._refused("no row keeps them all", key="constraints")
         if self.rows.label is not None:
             raise self._refused(f"{self.rows.label!r} is the label of a row: expected the label of a person", key="label")
         if self.person in self.names:
@@ -192,6 +197,16 @@ class RowTable:
         if latest > most:
             end = "9999-12-31" if start.type == "date" else "2^53"
             raise self._refused(f"{self.max_rows:,} rows may pass {end}: expected a smaller high", self.order.name, "gap")
+
+    @cached_property
+    def pairs(self) -> list[Barred]:
+        """The pairs of choices that no row has, by its constraints."""
+        return barred_pairs(self.rows) if self.rows.restricts else []
+
+    @cached_property
+    def possible(self) -> list[int] | None:
+        """The choices of a row that keeps all constraints."""
+        return possible_row(self.rows.layout.groups, self.pairs)
 
     @property
     def names(self) -> list[str]:
@@ -367,7 +382,7 @@ def check_columns(place: str, table: TableSchema) -> None:
     """Refuse columns, of persons or rows, that histories do not learn.
 
     Raises:
-        BadSchema: for columns without bins, none with two values, or constraints beyond pairs of choices.
+        BadSchema: for columns without bins, or none with two values.
     """
     if table.layout.units:
         raise BadSchema(
@@ -375,8 +390,6 @@ def check_columns(place: str, table: TableSchema) -> None:
         )
     if not table.layout.groups:
         raise BadSchema("no column has two values: expected something to learn", key="columns", place=place)
-    if table.restricts:
-        raise BadSchema("are not kept by histories yet: leave them out", key="constraints", place=place)
 
 
 def running(numbers: np.ndarray, persons: PersonRows) -> np.ndarray:

@@ -65,6 +65,8 @@ class HistorySchema(Schema):
             raise BadSchema(f"{quote(twice[0])}: expected another name for each table", key="tables")
         if self.persons is not None:
             check_columns(PERSONS, self.persons)
+            if self.persons.restricts:
+                raise BadSchema("are kept within rows alone: leave them out", key="constraints", place=PERSONS)
             attributes = [column.name for column in self.persons.columns]
             words = [(self.key, "the key of persons"), *((name, "the table of rows") for name in names)]
             if taken := [(name, own) for name, own in words if name in attributes]:
