@@ -307,8 +307,9 @@ orders:
 """
 
 
-def test_files_become_a_release(tmp_path, capsys):
+def test_files_become_a_release(tmp_path, capsys, monkeypatch):
     """From the description of three tables to records whose tables belong together, and an evaluation."""
+    monkeypatch.setattr(history_steps, "_MADE_UP", 500)
     _made_up(tmp_path)
     run = tmp_path / "run"
     settings = [f"data.path={tmp_path / 'visits.yaml'}", "data.n=300", "privacy.epsilon=8", "rows=50", "model.components=2"]
@@ -344,7 +345,7 @@ def test_files_become_a_release(tmp_path, capsys):
     assert main(["sample", str(run / "release"), "--form", "rows"]) == 2
     assert "expected persons or visits or orders" in capsys.readouterr().err
     assert "All rows of a person are one record." in (run / "release/README.md").read_text()
-    assert main(["evaluate", str(run), "data=histories", f"data.path={tmp_path / 'visits.yaml'}"]) == 0
+    assert main(["evaluate", str(run), "--rows", "100", "data=histories", f"data.path={tmp_path / 'visits.yaml'}"]) == 0
     assert "numbers of visits and orders" in capsys.readouterr().out
 
 
