@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.histories import StackedHistories
-from lightning_dpgen.models.history_rows import spans_of
 from lightning_dpgen.models.history_steps import Feature, Steps
 
 # Bits of the weight of a person's steps.
@@ -26,17 +24,19 @@ _AT_ONCE, _MADE_UP, _STEPS_MADE_UP = 1 << 14, 6000, 50_000
 _ROUNDS, _PACE, _KEPT, _LONGEST = 60, 0.5, 0.6, 0.6
 # Cells whose deviation is so many times what they hold on average have slow waves alone.
 _SMOOTH = 2.0
-# The weight of the table of a column by itself in the row before, over that of other tables of its size.
-_OWN = 2.0
+# The weight of the table of a column by itself in the row before, over that of other tables of its size; found on the
+# training halves of two sets.
+_OWN = 3.5
 # The least that a choice of a target counts, in steps.
 _LEAST = 0.25
 
 
 class StepTable(Statistic):
-    """Counts of a target by a feature, over the steps of persons in one table: those of a person weigh 1 together.
+    """Counts of a target by a feature, over the steps of persons in one table, those of each scaled to a length of 1.
 
-    The weight of each is the largest whole multiple of 2^-20 of which so many are 1 at most. All are 0 or more, so one
-    person moves the table by 1 in L2 at most, however long the history.
+    A person's counts c are taken times the largest multiple w of 2^-20 for which ``w |c|`` is 1 at most. So one person
+    moves the table by 1 in L2 at most, however long the history, and a history whose steps differ counts for more than one
+    whose steps are alike.
 
     Args:
         steps: of a table of rows.
@@ -53,12 +53,28 @@ class StepTable(Statistic):
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         names = (self._feature.name, f"now: {self._target}")
-        _, number, codes = self._steps.of_histories(records, names)
-        weights = (1 << _BITS) // np.maximum(number, 1)
-        places = codes[names[0]] * self.shape[1] + codes[names[1]]
-        # Below 2^53, so exact in float64.
-        sums = np.bincount(places, weights, minlength=math.prod(self.shape))
-        return torch.from_numpy(sums.astype(np.int64)).view(self.shape)
+        who, codes = self._steps.of_histories(records, names)
+        cells = codes[names[0]] * self.shape[1] + codes[names[1]]
+        return torch.from_numpy(scaled_sums(who, cells, math.prod(self.shape))).view(self.shape)
+
+
+def scaled_sums(who: np.ndarray, cells: np.ndarray, size: int) -> np.ndarray:
+    """Return the sums (size,) over persons of counts that are scaled to a length of 2^20 or less, exact whole numbers.
+
+    Args:
+        who: (S,) the person of each step.
+        cells: (S,) its cell.
+        size: the number of cells.
+    """
+    pairs, counts = np.unique(who.astype(np.int64) * size + cells, return_counts=True)
+    persons = pairs // size
+    squares = np.bincount(persons, counts**2).astype(np.int64)
+    most = (1 << 2 * _BITS) // np.maximum(squares, 1)
+    # Rounding may lead to the next whole number.
+    weights = np.sqrt(most).astype(np.int64)
+    weights -= weights**2 > most
+    # Below 2^53, so exact in float64.
+    return np.bincount(pairs % size, weights[persons] * counts, minlength=size).astype(np.int64)
 
 
 def steps_of(schema: Any) -> list[Steps]:
@@ -69,7 +85,7 @@ def steps_of(schema: Any) -> list[Steps]:
 def weights_of_tables(schema: Any) -> dict[str, float]:
     """Return the weights of all tables of steps: a large one gets more, by the power 2/3 of its cells.
 
-    A column by itself in the row before gets twice as much, since histories are told by it first. The share of a table of
+    A column by itself in the row before gets more, since histories are told by it first. The share of a table of
     rows weighs all of its own.
     """
     weights = {}
@@ -92,22 +108,25 @@ def step_tables(schema: Any) -> dict[str, Statistic]:
 class _Target:
     """The tables of one target while they are fitted."""
 
-    def __init__(self, steps: Steps, j: int, measured: Mapping[str, Measured], total: float) -> None:
+    def __init__(self, steps: Steps, j: int, measured: Mapping[str, Measured]) -> None:
         name, size, ordered = steps.targets[j]
         self.name, self.features = name, steps.features[name]
         found = [measured[steps.name_of(name, feature)] for feature in self.features]
         self.noisy = [own.sums.double() for own in found]
         self.deviations = [own.deviation for own in found]
-        # The shares of the choices, from the tables with the least noise.
-        trust = torch.tensor([1.0 / (max(d, 1e-6) ** 2 * len(x)) for d, x in zip(self.deviations, self.noisy, strict=True)])
-        sums = torch.stack([x.sum(dim=0) for x in self.noisy])
-        base = ((trust.double()[:, None] * sums).sum(dim=0) / trust.double().sum()).clamp(min=_LEAST)
-        self.base = base * (total / base.sum())
-        self.level = (self.base / total).log()
+        self.totals = [max(float(x.sum()), 1.0) for x in self.noisy]
+        # The table that tells the shares of the choices with the least noise. Each weighs histories in its own way.
+        noise = [
+            d * math.sqrt(len(x)) / total for d, x, total in zip(self.deviations, self.noisy, self.totals, strict=True)
+        ]
+        self.best = noise.index(min(noise))
+        base = self.noisy[self.best].sum(dim=0).clamp(min=_LEAST)
+        self.base = base / base.sum()
+        self.level = self.base.log()
         self.tables = [torch.zeros_like(x) for x in self.noisy]
         self._moved = [torch.zeros_like(x) for x in self.noisy]
         self._left, self._right, self._ridge = [], [], []
-        for feature, x, deviation in zip(self.features, self.noisy, self.deviations, strict=True):
+        for feature, x, deviation, total in zip(self.features, self.noisy, self.deviations, self.totals, strict=True):
             mean = total / x.numel()
             part = min(1.0, mean / max(_SMOOTH * deviation, 1e-9))
             left, right = slow_waves(feature.size, feature.ordered, part), slow_waves(size, ordered, part)
@@ -116,10 +135,10 @@ class _Target:
             self._right.append(right)
             self._ridge.append((1.0 + deviation**2 / max(mean, 0.5)) * kept)
 
-    def step(self, expected: list[Tensor], total: float, pace: float) -> None:
+    def step(self, expected: list[Tensor], pace: float) -> None:
         """Move the tables towards those that make the noisy ones, given what they make now."""
         for i, made in enumerate(expected):
-            made = made * (total / made.sum().clamp(min=1e-9))
+            made = made * (self.totals[i] / made.sum().clamp(min=1e-9))
             rows = made.sum(dim=1, keepdim=True)
             gradient = self.noisy[i] - made - self._ridge[i] * self.tables[i]
             curvature = made * (1.0 - made / rows.clamp(min=1e-9)) + self._ridge[i]
@@ -128,8 +147,8 @@ class _Target:
             table = self.tables[i] + moved
             table = table if self._left[i] is None else self._left[i] @ table
             self.tables[i] = table if self._right[i] is None else table @ self._right[i]
-        made = expected[0].sum(dim=0)
-        made = (made * (total / made.sum().clamp(min=1e-9))).clamp(min=_LEAST)
+        made = expected[self.best].sum(dim=0)
+        made = (made / made.sum().clamp(min=1e-9)).clamp(min=_LEAST / self.totals[self.best])
         self.level += 0.5 * pace * (self.base / made).log().clamp(-0.5, 0.5)
 
 
@@ -174,17 +193,14 @@ def _fit_table(
 ) -> None:
     """Fit the steps of one table of rows."""
     steps = network.steps[number]
-    noisy = [measured[steps.name_of(target, feature)] for target, feature, _ in steps.tables]
-    trust = np.array([1.0 / (max(one.deviation, 1e-6) ** 2 * one.sums.numel()) for one in noisy])
-    total = max(float(np.average([float(one.sums.sum()) for one in noisy], weights=trust)), 1.0)
-    targets = [_Target(steps, j, measured, total) for j in range(len(steps.targets))]
+    targets = [_Target(steps, j, measured) for j in range(len(steps.targets))]
     for turn in range(_ROUNDS):
         _write(network, number, targets)
         component = torch.multinomial(weights.double(), _MADE_UP, replacement=True, generator=generator)
         expected = _expected(network, number, component, generator)
         pace = _PACE * (1.0 if turn < _ROUNDS // 2 else 0.5 if turn < 0.8 * _ROUNDS else 0.2)
         for target in targets:
-            target.step(expected[target.name], total, pace)
+            target.step(expected[target.name], pace)
     _write(network, number, targets)
 
 
@@ -203,33 +219,22 @@ def _expected(
     later = heads[number][:, 0] - 1
     with_steps = np.flatnonzero(later > 0)
     some = with_steps[: int((later[with_steps].cumsum() < _STEPS_MADE_UP).sum()) + 1]
-    attributes, heads, later = attributes[some], [head[some] for head in heads], later[some]
-    drawn, spans = list(network.rows_after(number, attributes, heads, generator)), spans_of(steps)
+    attributes, heads = attributes[some], [head[some] for head in heads]
+    drawn = list(network.rows_after(number, attributes, heads, generator))
     if not drawn:
         return {
             name: [torch.zeros(feature.size, size, dtype=torch.float64) for feature in steps.features[name]]
             for name, size, _ in steps.targets
         }
     who = np.concatenate([rows.who for rows in drawn])
-    shares = (np.concatenate([rows.shares for rows in drawn], axis=1) / later[who].astype(np.float32)).T
-    shares_of = {name: np.ascontiguousarray(shares[:, span]) for name, span in spans.items()}
-    persons_of = _ones(who, len(some))
-    of_persons = {name: persons_of @ own for name, own in shares_of.items()}
     fixed = steps.of_persons(attributes, [head[:, 0] for head in heads])
-    sums = {name: (_ones(own, int(own.max()) + 1), of_persons) for name, own in fixed.items()}
-    for name in drawn[0].codes:
-        own = np.concatenate([rows.codes[name] for rows in drawn])
-        sums[name] = _ones(own, int(own.max()) + 1), shares_of
+    codes = {name: np.concatenate([rows.codes[name] for rows in drawn]) for name in drawn[0].codes}
+    codes |= {name: own[who] for name, own in fixed.items()}
     found: dict[str, list[Tensor]] = {}
     for name, size, _ in steps.targets:
         found[name] = []
         for feature in steps.features[name]:
-            table, (ones, of) = np.zeros((feature.size, size)), sums[feature.name]
-            table[: ones.shape[0]] = ones @ of[name]
-            found[name].append(torch.from_numpy(table))
+            cells = codes[feature.name] * size + codes[f"now: {name}"]
+            sums = scaled_sums(who, cells, feature.size * size)
+            found[name].append(torch.from_numpy(sums / 2.0**_BITS).view(feature.size, size))
     return found
-
-
-def _ones(codes: np.ndarray, size: int) -> csr_matrix:
-    """Return the matrix (size, n) that adds up those of n rows which have each code (n,)."""
-    return csr_matrix((np.ones(len(codes), np.float32), codes, np.arange(len(codes) + 1)), shape=(len(codes), size)).T

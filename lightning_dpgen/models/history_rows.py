@@ -19,13 +19,11 @@ class DrawnRows:
         who: (n,) the persons.
         place: of the row, from 1.
         codes: of each feature that changes from row to row, and of each target, (n,).
-        shares: (choices of all targets, n) of the choices of each target, one target after the other.
     """
 
     who: np.ndarray
     place: int
     codes: dict[str, np.ndarray]
-    shares: np.ndarray
 
 
 def spans_of(steps: Steps) -> dict[str, slice]:
@@ -94,7 +92,6 @@ def draw_rows(
                 shares[:, none], stuck = 0.0, stuck | none
             np.exp(shares - shares.max(axis=0), out=shares)
             sums = shares.cumsum(axis=0)
-            shares /= sums[-1]
             # Rounding may leave the last sum below the number.
             chosen = (sums[:-1] <= uniform[j] * sums[-1]).sum(axis=0)
             codes[f"now: {name}"] = chosen
@@ -103,12 +100,12 @@ def draw_rows(
         # Where columns drawn before leave a column no choice, the row is that before, which keeps all constraints.
         for i in range(table.per_row if stuck.any() else 0):
             codes[f"now: column {i}"] = np.where(stuck, codes[f"before: column {i}"], codes[f"now: column {i}"])
-        yield DrawnRows(who, place, codes, logits)
+        yield DrawnRows(who, place, codes)
         state.move(who, codes)
 
 
 class _State:
-    """The rows that persons have so far: the last one, its time, and sums of columns in an order."""
+    """The rows that persons have so far: the last one, its time, and sums of columns in an order over those before it."""
 
     def __init__(self, steps: Steps, head: np.ndarray) -> None:
         self._steps, table = steps, steps.table
@@ -120,9 +117,8 @@ class _State:
             self._ticks = middles[np.minimum(head[:, 1], len(middles) - 1)]
             self._lowest = table.order.lowest[0][np.minimum(head[:, 1], len(middles) - 1)]
             self._before["before: gap"] = np.full(len(head), table.order.gap.choices)
-        there = {i: first[:, i] < most for i, most in self._most.items()}
-        self._totals = {i: np.where(own, first[:, i], 0) for i, own in there.items()}
-        self._numbers = {i: own.astype(np.int64) for i, own in there.items()}
+        self._totals = {i: np.zeros(len(head), np.int64) for i in self._most}
+        self._numbers = {i: np.zeros(len(head), np.int64) for i in self._most}
 
     def codes(self, who: np.ndarray, place: int) -> dict[str, np.ndarray]:
         """Return the codes of features that change from row to row."""
@@ -142,13 +138,13 @@ class _State:
 
     def move(self, who: np.ndarray, codes: Mapping[str, np.ndarray]) -> None:
         """Take the rows that were drawn as the last ones."""
+        for i, most in self._most.items():
+            last = codes[f"before: column {i}"]
+            there = last < most
+            self._totals[i][who] += np.where(there, last, 0)
+            self._numbers[i][who] += there
         for name, own in self._before.items():
             own[who] = codes[name.replace("before: ", "now: ", 1)]
-        for i, most in self._most.items():
-            now = codes[f"now: column {i}"]
-            there = now < most
-            self._totals[i][who] += np.where(there, now, 0)
-            self._numbers[i][who] += there
         if self._steps.table.order is not None:
             self._ticks[who] += self._distances[codes["now: gap"]]
             self._lowest[who] += self._steps.table.order.lowest[1][codes["now: gap"]]

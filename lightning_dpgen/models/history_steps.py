@@ -125,8 +125,8 @@ class Steps:
 
     def of_histories(
         self, encoded: Encoded, names: Container[str] | None = None
-    ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        """Return all steps of histories: the person (S,), the number of that person's steps (S,), and codes by name.
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return all steps of histories: the person (S,), and codes by name.
 
         The time of a row is that of the middle of its bins: a function of the person's own choices.
 
@@ -161,9 +161,10 @@ class Steps:
                       if asked(f"{when}: column {i}")}  # fmt: skip
             if most and asked(f"mean: column {i}"):
                 there = column < most
-                total, number = (running(own, persons) for own in (np.where(there, column, 0), there.astype(np.int64)))
-                codes[f"mean: column {i}"] = mean_codes(total, number, size)[step - 1]
-        return who, persons.counts[who] - 1, codes
+                values = np.where(there, column, 0), there.astype(np.int64)
+                total, number = ((running(own, persons) - own)[step - 1] for own in values)
+                codes[f"mean: column {i}"] = mean_codes(total, number, size)
+        return who, codes
 
     @cached_property
     def middles(self) -> tuple[np.ndarray, np.ndarray]:
@@ -191,14 +192,14 @@ def count_edges(most: int, *, coarse: bool = False) -> np.ndarray:
 
 
 def mean_codes(total: np.ndarray, number: np.ndarray, size: int) -> np.ndarray:
-    """Return the codes of means so far; the last one for fewer than two values, which say it themselves.
+    """Return the codes of means; the last one where there is no value.
 
     Means are taken to the nearest choice, and of two choices to the next quarter, so that no other share is 0.
 
     Example:
-        >>> mean_codes(np.array([1, 1, 8]), np.array([1, 9, 9]), 2), mean_codes(np.array([5, 7]), np.array([4, 4]), 9)
+        >>> mean_codes(np.array([0, 1, 8]), np.array([0, 9, 9]), 2), mean_codes(np.array([5, 7]), np.array([4, 4]), 9)
         (array([5, 1, 4]), array([1, 2]))
     """
     if size == 2:
-        return np.where(number > 1, -(-_SHARES * total // np.maximum(number, 1)), _SHARES + 1)
-    return np.where(number > 1, (2 * total + number) // (2 * np.maximum(number, 1)), size)
+        return np.where(number > 0, -(-_SHARES * total // np.maximum(number, 1)), _SHARES + 1)
+    return np.where(number > 0, (2 * total + number) // (2 * np.maximum(number, 1)), size)

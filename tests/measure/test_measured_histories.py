@@ -19,7 +19,7 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.measure import history_steps
 from lightning_dpgen.measure.histories import STEPS, HistoryRecipe
-from lightning_dpgen.measure.history_steps import fit_steps, slow_waves, step_tables, weights_of_tables
+from lightning_dpgen.measure.history_steps import fit_steps, scaled_sums, slow_waves, step_tables, weights_of_tables
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.histories import PersonLevel, StackedHistories
 from lightning_dpgen.models.history_steps import Steps, count_edges
@@ -101,6 +101,18 @@ def test_one_person_moves_no_table_by_more_than_its_bound(name):
     assert checked > 20 and 0.999 < largest <= 1.0 + 1e-12
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 99, 999])
+def test_a_history_is_scaled_to_a_length_of_one_and_no_more(steps):
+    """However its steps are divided among cells: the largest whole weight, in exact numbers."""
+    for cells in range(1, min(steps, 40) + 1):
+        counts = np.full(cells, steps // cells) + (np.arange(cells) < steps % cells)
+        for changed in (counts, np.sort(counts)[::-1] + np.arange(cells)[::-1]):
+            sums = scaled_sums(np.full(changed.sum(), 5), np.repeat(np.arange(cells), changed), cells).tolist()
+            (weight,) = {own // count for own, count in zip(sums, changed.tolist(), strict=True)}
+            squares = sum(count**2 for count in changed.tolist())
+            assert weight**2 * squares <= 2**40 < (weight + 1) ** 2 * squares and sum(own**2 for own in sums) <= 2**40
+
+
 def test_a_weight_that_is_too_large_is_found_out(monkeypatch):
     monkeypatch.setattr(history_steps, "_BITS", 22)
     with pytest.raises(AssertionError):
@@ -113,7 +125,7 @@ def _exact(schema, encoded):
 
 
 def _transitions(schema, encoded, column, number=0):
-    _, _, codes = Steps(schema, number).of_histories(encoded)
+    _, codes = Steps(schema, number).of_histories(encoded)
     size = ROWS.layout.groups[column]
     table = np.zeros((size, size))
     np.add.at(table, (codes[f"before: column {column}"], codes[f"now: column {column}"]), 1.0)
@@ -190,14 +202,13 @@ def test_features_of_what_is_drawn_are_those_of_what_is_read():
             if table.order is not None:
                 codes[rows.who, first - 1] = rows.codes["now: gap"]
         encoded = Encoded(np.zeros((300, 0), np.float32), codes)
-        who, steps, measured = Steps(schema, number).of_histories(encoded)
+        who, measured = Steps(schema, number).of_histories(encoded)
         assert (len(drawn) > 0) == (table.max_rows > 1) and sum(len(rows.who) for rows in drawn) == len(who)
         order = np.argsort(np.concatenate([rows.who for rows in drawn] or [[]]), kind="stable").astype(int)
         for name, own in measured.items() if drawn else ():
             parts = [fixed[name][rows.who] if name in fixed else rows.codes[name] for rows in drawn]
             assert (np.concatenate(parts)[order] == own).all(), name
         assert (np.bincount(who, minlength=300) == np.maximum(heads[number][:, 0] - 1, 0)).all()
-        assert steps.sum() == (np.bincount(who) ** 2).sum() if len(who) else True
 
 
 def test_rows_that_are_drawn_end_in_time():
