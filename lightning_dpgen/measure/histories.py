@@ -66,7 +66,7 @@ class HistoryRecipe(Recipe):
     schema: Any
     k: int
     n: int
-    steps_share: float = 0.65
+    steps_share: float = 0.7
     seed: int = 0
     _last: dict = field(default_factory=dict, init=False, compare=False, repr=False)
 
