@@ -54,19 +54,22 @@ class StepTable(Statistic):
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
         names = (self._feature.name, f"now: {self._target}")
         who, codes = self._steps.of_histories(records, names)
-        cells = codes[names[0]] * self.shape[1] + codes[names[1]]
-        return torch.from_numpy(scaled_sums(who, cells, math.prod(self.shape))).view(self.shape)
+        return torch.from_numpy(scaled_sums(who, *(codes[name] for name in names), self.shape))
 
 
-def scaled_sums(who: np.ndarray, cells: np.ndarray, size: int) -> np.ndarray:
-    """Return the sums (size,) over persons of counts that are scaled to a length of 2^20 or less, exact whole numbers.
+def scaled_sums(who: np.ndarray, feature: np.ndarray, target: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Return the sums of a table over persons, of counts that are scaled to a length of 2^20 or less, as whole numbers.
 
     Args:
         who: (S,) the person of each step.
-        cells: (S,) its cell.
-        size: the number of cells.
+        feature: (S,) its choice of the feature; a step with -1 does not count.
+        target: (S,) its choice of the target.
+        shape: of the table.
     """
-    pairs, counts = np.unique(who.astype(np.int64) * size + cells, return_counts=True)
+    size = math.prod(shape)
+    there = feature >= 0
+    keys = who.astype(np.int64) * size + feature * shape[1] + target
+    pairs, counts = np.unique(keys if there.all() else keys[there], return_counts=True)
     persons = pairs // size
     squares = np.bincount(persons, counts**2).astype(np.int64)
     most = (1 << 2 * _BITS) // np.maximum(squares, 1)
@@ -74,7 +77,7 @@ def scaled_sums(who: np.ndarray, cells: np.ndarray, size: int) -> np.ndarray:
     weights = np.sqrt(most).astype(np.int64)
     weights -= weights**2 > most
     # Below 2^53, so exact in float64.
-    return np.bincount(pairs % size, weights[persons] * counts, minlength=size).astype(np.int64)
+    return np.bincount(pairs % size, weights[persons] * counts, minlength=size).astype(np.int64).reshape(shape)
 
 
 def steps_of(schema: Any) -> list[Steps]:
@@ -234,7 +237,6 @@ def _expected(
     for name, size, _ in steps.targets:
         found[name] = []
         for feature in steps.features[name]:
-            cells = codes[feature.name] * size + codes[f"now: {name}"]
-            sums = scaled_sums(who, cells, feature.size * size)
-            found[name].append(torch.from_numpy(sums / 2.0**_BITS).view(feature.size, size))
+            sums = scaled_sums(who, codes[feature.name], codes[f"now: {name}"], (feature.size, size))
+            found[name].append(torch.from_numpy(sums / 2.0**_BITS))
     return found

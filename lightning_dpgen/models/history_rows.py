@@ -26,9 +26,10 @@ class DrawnRows:
     codes: dict[str, np.ndarray]
 
 
-def spans_of(steps: Steps) -> dict[str, slice]:
-    """Return the place of each target's choices among those of all."""
-    ends = np.cumsum([0, *(size for _, size, _ in steps.targets)])
+def _spans_of(steps: Steps) -> dict[str, slice]:
+    """Return the place of each target's choices among those of all; wide columns have none."""
+    sizes = [0 if name in steps.wide else size for name, size, _ in steps.targets]
+    ends = np.cumsum([0, *sizes])
     return {name: slice(ends[j], ends[j + 1]) for j, (name, _, _) in enumerate(steps.targets)}
 
 
@@ -50,13 +51,17 @@ def draw_rows(
         head: (N, groups) choices of each person up to the first row.
         generator: of a uniform number for each choice.
     """
-    table, spans, now = steps.table, spans_of(steps), {}
-    width, order = sum(map(len, levels)), table.order
+    table, spans, now, order = steps.table, _spans_of(steps), {}, steps.table.order
+    few = {name: level for name, level in zip(spans, levels, strict=True) if name not in steps.wide}
+    shares_of = {name: _shares(level + tables[name][0][0]) for name, level in zip(spans, levels, strict=True)
+                 if name in steps.wide}  # fmt: skip
+    width = sum(map(len, few.values()))
     # Features that stay the same, and the time, which all targets have, are looked up once for all of them. Choices are
     # along the first axis, so that numbers of persons are added at once.
-    base = np.tile(np.concatenate(levels).astype(np.float32)[:, None], len(head))
+    base = np.tile(np.concatenate(list(few.values())).astype(np.float32)[:, None], len(head))
     time_table, moving = np.zeros((width, 0), np.float32), []
-    for name, span in spans.items():
+    for name in few:
+        span = spans[name]
         for own, feature in zip(tables[name], steps.features[name], strict=True):
             if feature.name in fixed:
                 base[span] += own.T[:, fixed[feature.name]]
@@ -82,6 +87,13 @@ def draw_rows(
             logits[span] += own.take(codes[feature], axis=1)
         uniform, stuck = torch.rand(len(spans), len(who), generator=generator).numpy(), np.zeros(len(who), bool)
         for j, (name, span) in enumerate(spans.items()):
+            if name in steps.wide:
+                old, same = codes[f"before: {name}"], codes[f"now: same: {name}"] == 1
+                chosen = np.where(same, old, _other_choice(shares_of[name], old, uniform[j]))
+                codes |= {f"now: {name}": chosen, f"new: {name}": -same.astype(np.int64)}
+                for before, target, own in barred:
+                    stuck |= own[chosen, codes[before]] if target == name else False
+                continue
             shares = logits[span]
             if name == "gap" and order.end is not None:
                 shares[state.beyond(who)] = -np.inf
@@ -100,8 +112,26 @@ def draw_rows(
         # Where columns drawn before leave a column no choice, the row is that before, which keeps all constraints.
         for i in range(table.per_row if stuck.any() else 0):
             codes[f"now: column {i}"] = np.where(stuck, codes[f"before: column {i}"], codes[f"now: column {i}"])
+            if f"column {i}" in steps.wide:
+                codes[f"now: same: column {i}"] |= stuck
+                codes[f"new: column {i}"] = -codes[f"now: same: column {i}"]
         yield DrawnRows(who, place, codes)
         state.move(who, codes)
+
+
+def _shares(logits: np.ndarray) -> np.ndarray:
+    shares = np.exp(logits.astype(np.float64) - logits.max())
+    return shares / shares.sum()
+
+
+def _other_choice(shares: np.ndarray, old: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+    """Return choices (n,) by their shares, none of which is the old one (n,), from uniform numbers (n,)."""
+    sums = shares.cumsum()
+    at = uniform * (sums[-1] - shares[old])
+    at += np.where(at >= sums[old] - shares[old], shares[old], 0.0)
+    chosen = np.minimum(np.searchsorted(sums, at, side="right"), len(shares) - 1)
+    # Rounding may lead to the old one.
+    return np.where(chosen == old, np.where(old > 0, old - 1, 1), chosen)
 
 
 class _State:

@@ -18,6 +18,8 @@ _TIMES = 12
 _FEW = 2
 # Up to so many rows each number is told apart; of more, a bin is as long as this part of the number at which it begins.
 _APART, _BIN = 16, 4
+# A column of more choices in no order is wide: a table of it by another column would be noise.
+_WIDE = 64
 # Parts into which shares of one of two choices are cut.
 _SHARES = 4
 
@@ -40,7 +42,9 @@ class Feature:
 class Steps:
     """The steps of histories in one table: from a row, and all before it, to the next one.
 
-    Targets are the distance, where rows have an order, and the columns of a row, in the order in which they are drawn.
+    Targets are the distance, where rows have an order, and the columns of a row, in the order in which they are drawn. A
+    wide column has two: if it stays the same, which follows from what others do, and its new choice, which follows from
+    nothing but the old one.
 
     Args:
         schema: of the histories; public.
@@ -50,6 +54,7 @@ class Steps:
         targets: the number of choices of each target, and how many of the first are in an order.
         features: for each target its features.
         numbers: of each column how many of its first choices are numbers, which have a mean: 0 for none.
+        wide: the columns with very many choices, by the names of their targets.
     """
 
     def __init__(self, schema: Any, number: int) -> None:
@@ -57,7 +62,10 @@ class Steps:
         table, rows, order = self.table, self.table.rows.layout, self.table.order
         of_rows = table.ordered_columns
         self.targets = [("gap", order.gap.choices, order.gap.ordered)] if order is not None else []
-        self.targets += [(f"column {i}", size, of_rows[i]) for i, size in enumerate(rows.groups)]
+        self.wide = {f"column {i}" for i, size in enumerate(rows.groups) if size > _WIDE and not of_rows[i]}
+        for i, size in enumerate(rows.groups):
+            self.targets += [(f"same: column {i}", 2, 0)] if f"column {i}" in self.wide else []
+            self.targets.append((f"column {i}", size, of_rows[i]))
         attributes, of_attributes = schema.layout.groups[: schema.attributes], schema.layout.ordered
         self._edges = count_edges(table.max_rows)
         # The share of the second of two choices so far tells persons apart as a mean does.
@@ -73,18 +81,27 @@ class Steps:
             for i, other in enumerate(schema.tables) if i != number
         }  # fmt: skip
         common += [Feature(name, len(edges), len(edges)) for name, (_, edges) in self._others.items()]
-        common += [Feature(f"attribute {i}", size, of_attributes[i]) for i, size in enumerate(attributes)]
+        common += [Feature(f"attribute {i}", size, of_attributes[i]) for i, size in enumerate(attributes)
+                   if size <= _WIDE or of_attributes[i]]  # fmt: skip
         self.features: dict[str, list[Feature]] = {}
+        few = len(rows.groups) <= _FEW
         for j, (name, size, ordered) in enumerate(self.targets):
-            # The distance before the second row is none.
-            own = [Feature(f"before: {name}", size + (name == "gap"), ordered)]
-            first = name in ("gap", "column 0") or len(rows.groups) <= _FEW
-            if name == "gap":
-                own.append(Feature("before: column 0", rows.groups[0], of_rows[0]))
-            elif self.numbers[j - (order is not None)]:
-                own.append(Feature(f"mean: {name}", *self._size_of_mean(j - (order is not None))))
-            now = [Feature(f"now: {other}", *rest) for other, *rest in self.targets[:j]]
-            self.features[name] = [*(common if first else common[1:2] if order is not None else []), *own, *now]
+            if name in self.wide:
+                self.features[name] = [Feature(f"new: {name}", 1, 0)]
+                continue
+            column = None if name == "gap" else int(name.split()[-1])
+            if column is None:
+                # The distance before the second row is none.
+                own = [Feature("before: gap", size + 1, ordered)]
+                own += [] if "column 0" in self.wide else [Feature("before: column 0", rows.groups[0], of_rows[0])]
+            elif f"column {column}" in self.wide:
+                own = []
+            else:
+                own = [Feature(f"before: {name}", size, ordered)]
+                own += [Feature(f"mean: {name}", *self._size_of_mean(column))] if self.numbers[column] else []
+            now = [Feature(f"now: {other}", *rest) for other, *rest in self.targets[:j] if other not in self.wide]
+            first = common if few or column in (None, 0) else common[1:2] if order is not None else []
+            self.features[name] = [*first, *own, *now]
 
     def _size_of_mean(self, column: int) -> tuple[int, int]:
         size = self.table.rows.layout.groups[column]
@@ -128,7 +145,8 @@ class Steps:
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return all steps of histories: the person (S,), and codes by name.
 
-        The time of a row is that of the middle of its bins: a function of the person's own choices.
+        The time of a row is that of the middle of its bins: a function of the person's own choices. Codes of a feature are
+        -1 where a step does not count for it.
 
         Args:
             names: those whose codes are asked for; None for all.
@@ -164,6 +182,9 @@ class Steps:
                 values = np.where(there, column, 0), there.astype(np.int64)
                 total, number = ((running(own, persons) - own)[step - 1] for own in values)
                 codes[f"mean: column {i}"] = mean_codes(total, number, size)
+            if f"column {i}" in self.wide:
+                same = column[step] == column[step - 1]
+                codes |= {f"now: same: column {i}": same.astype(np.int64), f"new: column {i}": -same.astype(np.int64)}
         return who, codes
 
     @cached_property

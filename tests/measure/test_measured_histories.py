@@ -33,12 +33,17 @@ PERSONS = parse_schema("columns: {sex: {type: category, values: [F, M]}}")
 ROWS = parse_schema(
     "columns: {ward: {type: category, values: [a, b, c]}, cost: {type: integer, low: 0, high: 99, bins: 5, missing: true}}"
 )
+WIDE = parse_schema(
+    "columns: {ward: {type: category, values: [" + ", ".join(f"w{i}" for i in range(100)) + "]}, "
+    "cost: {type: integer, low: 0, high: 99, bins: 5, missing: true}}"
+)
 DAYS = RowOrder.of("day", {"type": "integer", "low": 0, "high": 99, "bins": 6}, {"high": 60, "bins": 5})
 VISITS, SET = RowTable("visits", ROWS, 5, DAYS), RowTable("set", ROWS, 40, share=2.0)
 SCHEMAS = {
     "whole": HistorySchema(PERSONS, (VISITS,)),
     "keys": HistorySchema(None, (VISITS,)),
     "sets": HistorySchema(PERSONS, (RowTable("set", ROWS, 5),)),
+    "wide": HistorySchema(PERSONS, (RowTable("visits", WIDE, 5, DAYS),)),
     "one row": HistorySchema(PERSONS, (RowTable("visits", ROWS, 1, DAYS),)),
     "two": HistorySchema(PERSONS, (RowTable("visits", ROWS, 3, DAYS), RowTable("set", ROWS, 4, share=2.0))),
     "long": HistorySchema(PERSONS, (VISITS, SET, RowTable("one", ROWS, 1, DAYS))),
@@ -107,7 +112,8 @@ def test_a_history_is_scaled_to_a_length_of_one_and_no_more(steps):
     for cells in range(1, min(steps, 40) + 1):
         counts = np.full(cells, steps // cells) + (np.arange(cells) < steps % cells)
         for changed in (counts, np.sort(counts)[::-1] + np.arange(cells)[::-1]):
-            sums = scaled_sums(np.full(changed.sum(), 5), np.repeat(np.arange(cells), changed), cells).tolist()
+            own = np.repeat(np.arange(cells), changed)
+            sums = scaled_sums(np.full(len(own), 5), own, 0 * own, (cells, 1))[:, 0].tolist()
             (weight,) = {own // count for own, count in zip(sums, changed.tolist(), strict=True)}
             squares = sum(count**2 for count in changed.tolist())
             assert weight**2 * squares <= 2**40 < (weight + 1) ** 2 * squares and sum(own**2 for own in sums) <= 2**40
