@@ -64,7 +64,7 @@ def _print_run(spec: RunSpec) -> int:
         print(settings.choice_reason)
     if settings.initial is not None:
         print(settings.initial.line)
-    print(budget_table(plan, of_person=settings.spec.data.column_of_persons is not None))
+    print(budget_table(plan, of_person=settings.spec.protects_persons))
     tables = decay_line(settings.clipping, plan), terms_table(settings, plan), answers_table(settings, plan)
     crossings = getattr(None if settings.trains_network else settings.recipe, "crossings_line", None)
     for line in (crossings, *tables, fit_memory_line(settings)):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_dpgen.cli.arguments import Parser
+from lightning_dpgen.cli.arguments import Parser, loading
+from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.specs.data import TableSpec
 from lightning_dpgen.specs.run import load_data_settings
 from lightning_dpgen.specs.source import source_of
 from lightning_dpgen.specs.usage_error import MISTAKE, OK, UsageError
+
+_HISTORIES = "data=histories"
 
 
 def make_parser() -> Parser:
@@ -18,8 +21,12 @@ def make_parser() -> Parser:
         "likely cause. Spends nothing and writes nothing. What it prints is private. The exit status is 0 where "
         "dpgen train would go on, and 2 where it would stop.",
     )
-    parser.add_argument("file", help="the records: a file or folder, as for data.path; or the URL of a database")
-    parser.add_argument("schema", help="their schema (.yaml)")
+    parser.add_argument(
+        "file",
+        help="the records: a file or folder, as for data.path; or the URL of a database; or data=histories, with the "
+        "settings of these in the place of a schema",
+    )
+    parser.add_argument("schema", nargs="?", help="their schema (.yaml)")
     parser.add_argument(
         "settings",
         nargs="*",
@@ -31,6 +38,10 @@ def make_parser() -> Parser:
 
 def run(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_intermixed_args(argv)
+    if arguments.file == _HISTORIES:
+        return _check_histories([_HISTORIES, *filter(None, (arguments.schema, *arguments.settings))])
+    if arguments.schema is None:
+        raise UsageError(f"{arguments.file}: expected a schema behind it: dpgen check FILE SCHEMA")
     for word in (arguments.file, arguments.schema):
         if word.startswith("data."):
             raise UsageError(f"{word}: expected a file and its schema first, as in dpgen check FILE SCHEMA {word}")
@@ -46,3 +57,17 @@ def run(argv: Sequence[str]) -> int:
     assert report is not None, "a table can be checked"
     print(report)
     return OK if report.passes else MISTAKE
+
+
+def _check_histories(words: Sequence[str]) -> int:
+    """Read histories as a run does, and say what is left out or changed; what would be refused is an error."""
+    source = source_of(load_data_settings(words))
+    source.files()
+    schema = source.declare()
+    with loading():
+        from lightning_dpgen.runs.moved import moved_lines
+    records, counted = source.records(schema)
+    print(f"reading (private, stays here): {say_count(len(records), source.word)}, whose histories fit the description")
+    for line in moved_lines(counted, len(records)):
+        print(line)
+    return OK

@@ -227,7 +227,8 @@ def _draw(arguments: Namespace, place: Place | None) -> int:
     draw = DrawSpec(
         arguments.release, n, arguments.seed, where, arguments.component, arguments.form, ending, arguments.balance
     )
-    release, what = draw.release, "synthetic record"
+    release = draw.release
+    what = "synthetic person" if kind_of(release.schema).word == "person" else "synthetic record"
     write_folder = kind_of(release.schema).write_folder()
     try:
         if arguments.given is not None:

@@ -1,11 +1,13 @@
-"""`dpgen schema`: a draft of a table's schema, from the types in its file or from what another program knows of it."""
+"""`dpgen schema`: drafts of a table's schema, by the types in its file or what another program knows, and of histories."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from operator import ne
 from pathlib import Path
@@ -19,6 +21,7 @@ from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.files.kinds import KNOWN
 from lightning_dpgen.data.files.rows import rows_of
+from lightning_dpgen.data.histories.draft import draft_description, draft_of_table
 from lightning_dpgen.data.tables.arrays import BadValue
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.importers import read_domain, read_sdv
@@ -39,7 +42,8 @@ from lightning_dpgen.specs.usage_error import UsageError
 
 _NOTES = (
     "For dpgen train: data.person=COLUMN data.max_rows=M where a person has several records, and data.outside=clamp",
-    "moves what is not listed, or beyond the bounds, which is refused otherwise.",
+    "moves what is not listed, or beyond the bounds, which is refused otherwise. data.person loses the order of a person's",
+    "records;  dpgen schema --person COLUMN FILE ...  drafts a description of histories (data=histories), which keep it.",
     "Numbers are cut into bins;  encoding: scaled  keeps one a number between low and high, for networks alone and not",
     "for model=measured. docs/reference/schema.md has all keys.",
 )
@@ -55,19 +59,17 @@ _BINS = 20
 _IMPORTERS = {"sdv": read_sdv, "dpsynth": read_domain}
 
 
-def _read_query(arguments: Namespace) -> DatabaseQuery | None:
+def _read_query(place: str, arguments: Namespace) -> DatabaseQuery | None:
     """Return the query that is to be described; None where there is a file."""
-    of_url = "://" in arguments.file
+    of_url = "://" in place
     if of_url != (arguments.query is not None) or (arguments.rows_independent and not of_url):
-        raise UsageError(
-            f"{without_passwords(arguments.file)}: expected the URL of a database with --query, or a file without it"
-        )
+        raise UsageError(f"{without_passwords(place)}: expected the URL of a database with --query, or a file without it")
     if not of_url:
         return None
     try:
-        return DatabaseQuery(arguments.file, arguments.query, arguments.rows_independent)
+        return DatabaseQuery(place, arguments.query, arguments.rows_independent)
     except ValueError as error:
-        raise UsageError(f"{without_passwords(arguments.file)}: {error}") from None
+        raise UsageError(f"{without_passwords(place)}: {error}") from None
 
 
 def make_parser() -> Parser:
@@ -77,10 +79,24 @@ def make_parser() -> Parser:
         f"and categories are left as {OPEN}, for public knowledge, since those of the file would reveal records.",
     )
     parser.add_argument(
-        "file",
-        nargs="?",
+        "files",
+        metavar="file",
+        nargs="*",
         help=f"a file whose name ends in {KNOWN}; the URL of a database, with --query; with --from, a file of that "
-        "program; or a schema (.yaml) to check",
+        "program; or a schema (.yaml) to check; with --person, one file or several",
+    )
+    parser.add_argument(
+        "--person",
+        metavar="COLUMN",
+        help="draft a description of histories (data=histories) instead: the column that names the person of a row. The "
+        "file in which each person has one row is the table of persons; all rows are read to tell what stays the same",
+    )
+    parser.add_argument(
+        "--order",
+        metavar="COLUMN",
+        action="append",
+        default=[],
+        help="with --person: the column of times; once for each name, where tables have several",
     )
     parser.add_argument("--table", help="the sheet of a workbook, or the table of a database, where there are several")
     parser.add_argument("--query", help="in SQL, where the file is the URL of a database (postgresql://ann@host/db)")
@@ -89,7 +105,7 @@ def make_parser() -> Parser:
         action="store_true",
         help="declares that each row of the query depends on one record alone, where its form does not show that",
     )
-    parser.add_argument("-o", dest="output", help="a new file (FILE.schema.yaml)")
+    parser.add_argument("-o", dest="output", help="a new file (FILE.schema.yaml, with --person FILE.histories.yaml)")
     parser.add_argument(
         "--from", dest="origin", choices=_IMPORTERS, help="sdv: metadata of one table; dpsynth: a domain file, also of mbi"
     )
@@ -115,14 +131,24 @@ def make_parser() -> Parser:
 
 
 def run(argv: Sequence[str]) -> int:
-    arguments = make_parser().parse_args(argv)
+    arguments = make_parser().parse_intermixed_args(argv)
     if arguments.json_schema:
         print(json.dumps(json_schema(), indent=2))
         return 0
-    if arguments.file is None:
+    if not arguments.files:
         raise UsageError("expected a file of records, or a schema (.yaml): dpgen schema FILE")
-    asked = _read_query(arguments)
-    path = place_of(asked.system if asked else arguments.file)
+    if arguments.person is not None:
+        return _draft_histories(arguments)
+    for order in arguments.order:
+        raise UsageError(f"--order {order}: orders the rows of a person: expected --person COLUMN, too")
+    if len(arguments.files) > 1:
+        raise UsageError(
+            f"{len(arguments.files)} files: expected one; tables with the histories of persons are drafted together by "
+            "dpgen schema --person COLUMN FILE FILE"
+        )
+    (file,) = arguments.files
+    asked = _read_query(file, arguments)
+    path = place_of(asked.system if asked else file)
     if asked is None and (not path.exists() or (arguments.origin and not path.is_file())):
         raise UsageError(f"{path}: expected a file{suggest_file(path)}")
     of_schema = {"--explain": arguments.explain, "--n": arguments.n, "--epsilon": arguments.epsilon}
@@ -144,11 +170,7 @@ def run(argv: Sequence[str]) -> int:
             "--declared-public applies to a file of another program: leave it out without --from, since no bound or value "
             "of a file of records is taken"
         )
-    output = place_of(arguments.output) if arguments.output else path.with_name(f"{path.name.split('.')[0]}.schema.yaml")
-    if output.exists():
-        raise UsageError(f"-o {output}: exists already; choose another name")
-    if lies_in_release(output):
-        raise UsageError(f"-o {output}: {IN_RELEASE}")
+    output = _output(arguments, path, "schema")
     about: dict[str, Any] = {}
     notes: tuple[str, ...] = _NOTES
     try:
@@ -165,17 +187,12 @@ def run(argv: Sequence[str]) -> int:
     except BadRecords as error:
         raise UsageError(str(error).replace("rows_independent=True", "--rows-independent")) from None
     text = draft_text(columns, "a query" if asked else " ".join(path.name.split()), about, notes)
-    try:
-        with open(output, "x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise UsageError(f"-o {output}: cannot be written ({error.strerror or error})") from None
-    unfilled = sum(f": {OPEN}" in line for line in text.splitlines() if not line.startswith("#"))
+    unfilled = _write(output, text)
     for column in columns:
         if not column.name:
             print(f"{path}: {column.why['type']}")
     many = sum(bool(column.name) for column in columns)
-    print(f"{output}: {say_count(many, 'column')}, {say_count(unfilled, 'line')} to fill in in place of {OPEN}")
+    print(f"{output}: {say_count(many, 'column')}, {unfilled}")
     for note in notes[len(_NOTES) :]:
         print(note)
     if asked:
@@ -183,6 +200,9 @@ def run(argv: Sequence[str]) -> int:
         where += ["data.rows_independent=true"] * asked.rows_independent
     else:
         where = ["data.path=FILE" if arguments.origin else write_word("data.path", path)]
+        if not arguments.origin:
+            histories = shlex.join(["dpgen", "schema", "--person", "COLUMN", str(path)])
+            print(f"where a person has several records:  {histories}   # drafts histories, which keep them together")
     words = ["data=table", *where, write_word("data.schema", output), "data.n=NUMBER"]
     train_command = shlex.join(["dpgen", "train", *words])
     print("next, once they are filled in:")
@@ -190,6 +210,67 @@ def run(argv: Sequence[str]) -> int:
     print(f"  {checked}   # checks the schema, and reads no record")
     print(f"  {train_command}   # where a person has several records, add data.person=COLUMN data.max_rows=M")
     return 0
+
+
+def _draft_histories(arguments: Namespace) -> int:
+    """Write the draft of a description of histories."""
+    paths = [place_of(file) for file in arguments.files]
+    refused = {
+        "--query": arguments.query, "--from": arguments.origin, "--explain": arguments.explain, "--n": arguments.n,
+        "--epsilon": arguments.epsilon, "--public-sample": arguments.public_sample,
+    }  # fmt: skip
+    for option, value in refused.items():
+        if value is not None:
+            raise UsageError(f"{option} {value}: leave it out with --person, which drafts histories from their files")
+    if arguments.declared_public or arguments.rows_independent:
+        raise UsageError("--declared-public, --rows-independent: leave them out with --person")
+    if arguments.table is not None and len(paths) > 1:
+        raise UsageError(f"--table {arguments.table}: applies to one file: save each table as a file")
+    for path in paths:
+        if not path.exists():
+            raise UsageError(f"{path}: expected a file{suggest_file(path)}")
+        if path.suffix in _SCHEMAS:
+            raise UsageError(f"{path}: expected a file of records with --person, whose description is drafted")
+    if twice := [path for path, count in Counter(paths).items() if count > 1]:
+        raise UsageError(f"{twice[0]}: stands twice: expected each file once")
+    try:
+        tables = [
+            draft_of_table(path, arguments.person, header=not arguments.no_header, table=arguments.table) for path in paths
+        ]
+        output = _output(arguments, next((one.path for one in tables if one.has_several), paths[0]), "histories")
+        text = draft_description(tables, arguments.person, arguments.order, output.parent)
+    except BadSchema as error:
+        raise UsageError(str(error)) from None
+    except BadRecords as error:
+        raise UsageError(re.sub(r"\b(person|order)=", r"--\1 ", str(error), count=1)) from None
+    unfilled = _write(output, text)
+    print(f"{output}: {say_count(len(tables), 'table')}, {unfilled}")
+    words = ["data=histories", write_word("data.path", output), "data.n=PERSONS", "privacy.epsilon=EPSILON"]
+    print("next, once they are filled in:")
+    print(f"  {shlex.join(['dpgen', 'budget', *words])}   # checks the description, and reads no record")
+    print(f"  {shlex.join(['dpgen', 'train', *words])}")
+    return 0
+
+
+def _output(arguments: Namespace, path: Path, kind: str) -> Path:
+    """Return the new file that a draft is written to."""
+    output = place_of(arguments.output) if arguments.output else path.with_name(f"{path.name.split('.')[0]}.{kind}.yaml")
+    if output.exists():
+        raise UsageError(f"-o {output}: exists already; choose another name")
+    if lies_in_release(output):
+        raise UsageError(f"-o {output}: {IN_RELEASE}")
+    return output
+
+
+def _write(output: Path, text: str) -> str:
+    """Write a draft, and return how much of it is to be filled in."""
+    try:
+        with open(output, "x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"-o {output}: cannot be written ({error.strerror or error})") from None
+    unfilled = sum(f": {OPEN}" in line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return f"{say_count(unfilled, 'line')} to fill in in place of {OPEN}"
 
 
 def _explain(path: Path, name: str) -> int:

@@ -11,6 +11,7 @@ from lightning_dpgen.cli.arguments import VERBOSE_HELP, loading
 from lightning_dpgen.common import pace
 from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.release.files import MODEL
+from lightning_dpgen.release.unit_check import protects_persons
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.runs.paths import check_no_sweep, check_run_dir
 from lightning_dpgen.specs.compose import (
@@ -184,7 +185,7 @@ def _print_release(certificate: dict[str, Any], folder: RunFolder, warned: Seque
     print_release(
         certificate,
         folder,
-        f"{'one person' if 'max_rows' in certificate['declared'] else 'one record'} added or removed",
+        f"{'one person' if protects_persons(certificate) else 'one record'} added or removed",
         shlex.join(["dpgen", "sample", str(folder.release), "-n", "1000", "-o", "more.parquet"]),
         *([predict] if labelled else []),
         f"open {shlex.quote(str(folder.release / 'report.html'))} in a browser; {logs}",

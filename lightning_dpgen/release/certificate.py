@@ -33,6 +33,7 @@ from lightning_dpgen.release.files import (
 )
 from lightning_dpgen.release.pages.text import printable
 from lightning_dpgen.release.stated_noises import state_noises
+from lightning_dpgen.release.unit_check import counts_persons, protects_persons
 
 FORMAT_VERSION = 2
 # The name, among what is declared, of the network that a training started from.
@@ -223,7 +224,7 @@ def paragraphs(certificate: dict[str, Any]) -> list[str]:
         what, reach = "The model, the synthetic records", "for any number of synthetic records drawn from the model"
         if SYNTHETIC not in certificate["released"]:
             what, reach = "The model", "for whatever is computed from the model"
-        whose = "that one record was" if _rows_of_a_person(declared) is None else "that person's records were"
+        whose = "that person's records were" if protects_persons(certificate) else "that one record was"
         change = f"for {certificate['unit']}, whether {whose} added to the data or removed from it changes {factor}"
     return [
         f"{what} and everything else in this folder were made by a procedure that is "
@@ -326,7 +327,8 @@ def _assumed(certificate: dict[str, Any]) -> str:
     declared = certificate["declared"]
     # The number of records is public knowledge, unless it was bought as a noisy count.
     bought = certificate["relation"] != REPLACE_ONE and declared.get("n_share")
-    number = "" if bought else f"the number of records ({declared.get('n')}), "
+    counted = "persons" if counts_persons(certificate) else "records"
+    number = "" if bought else f"the number of {counted} ({declared.get('n')}), "
     parts, apart = found_privately(declared), ""
     if parts:
         rest = len(parts) - _MOST_FOUND

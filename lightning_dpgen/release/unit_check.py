@@ -44,6 +44,23 @@ def unit_of_persons(most: int) -> str:
     return f"one person with at most {most} record{'s' if most > 1 else ''}"
 
 
+def counts_persons(certificate: Mapping[str, Any]) -> bool:
+    """Return whether a record is a person with all rows, and so is the unit, unless a setting calls it by another name."""
+    return certificate["declared"].get("data") == "histories" and certificate["unit"].startswith("one person")
+
+
+def protects_persons(certificate: Mapping[str, Any]) -> bool:
+    """Return whether the unit is a person with all records that took part.
+
+    Example:
+        >>> protects_persons({"unit": "one person with at most 3 records", "declared": {"max_rows": 3}})
+        True
+        >>> [protects_persons({"unit": unit, "declared": {"data": "histories"}}) for unit in ("one person", "one firm")]
+        [True, False]
+    """
+    return "max_rows" in certificate["declared"] or counts_persons(certificate)
+
+
 def promises_records(unit: str) -> bool:
     """Return whether a unit promises, in English words, several records of whatever it is one of, or a bound of them.
 

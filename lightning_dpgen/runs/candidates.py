@@ -78,7 +78,7 @@ class Candidates:
         several = f", here that of the first of {len(self.settings)} candidates" if len(self.settings) > 1 else ""
         lines = [
             f"each of a secret number of trials ({how}) has this plan{several}:",
-            budget_table(first.plan(), of_person=first.spec.data.column_of_persons is not None),
+            budget_table(first.plan(), of_person=first.spec.protects_persons),
             "",
             f"the best of them, by {self.score}: epsilon {round_up(self.plan.epsilon):g} of {self.plan.target_epsilon:g} "
             f"at delta {self.plan.delta:g} (Renyi moments); how many there are and how others fare must stay secret",

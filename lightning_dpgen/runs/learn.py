@@ -7,6 +7,7 @@ import json
 import torch
 
 from lightning_dpgen.common import pace
+from lightning_dpgen.common.plain_text import say_count
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import kind_of
 from lightning_dpgen.data.tables.values import TableValues
@@ -55,7 +56,7 @@ def read_records(
     records, counted = open_records(settings, source, folder, interrupts)
     if not spent:
         check_moved(source, counted, len(records))
-    n, part = settings.n, f"{len(records):,} record{'s take' if len(records) > 1 else ' takes'} part"
+    n, part = settings.n, f"{say_count(len(records), _word(settings))} take{'' if len(records) > 1 else 's'} part"
     reporter.say(f"reading (private, stays here): {part}; data.n={n:,}")
     reporter.warn(_declared_warning(settings, records))
     for line in moved_lines(counted, len(records)):
@@ -84,7 +85,12 @@ def keep_warnings(folder: RunFolder, settings: Settings, records: Records | InBl
 
 
 def _declared_warning(settings: Settings, records: Records | InBlocks) -> str | None:
-    return declared_warning(settings.n, len(records), setting="data.n", shown=True)
+    return declared_warning(settings.n, len(records), setting="data.n", word=_word(settings), shown=True)
+
+
+def _word(settings: Settings) -> str:
+    word = kind_of(settings.schema).word
+    return word if word == "person" else "record"
 
 
 def learn(run: Context, records: Records | InBlocks | None) -> SyntheticContent:

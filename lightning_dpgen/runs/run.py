@@ -177,7 +177,7 @@ class _Run:
             self.reporter.warn(text)
         self.reporter.say(settings.choice_reason)
         self.reporter.say(None if settings.initial is None else settings.initial.line)
-        self.reporter.say(budget_table(plan, of_person=self.spec.data.column_of_persons is not None))
+        self.reporter.say(budget_table(plan, of_person=self.spec.protects_persons))
         self.reporter.say(decay_line(settings.clipping, plan))
         self.reporter.say(terms_table(settings, plan))
         self.reporter.say(answers_table(settings, plan))
@@ -248,7 +248,7 @@ class _Run:
     def _extend(self, bought: Discovery, account: Account) -> Settings:
         """Return the settings that follow from what was bought, with the rest of their plan in the account."""
         if bought.n is not None:
-            self.reporter.say(f"counted, with noise: {say_count(bought.n, 'record')}")
+            self.reporter.say(f"counted, with noise: {say_count(bought.n, self.source.counted)}")
         for line in _discovery_lines(self.source.found_in_words(bought.parts)):
             self.reporter.say(line)
         try:

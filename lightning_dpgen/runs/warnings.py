@@ -86,7 +86,8 @@ def persons_warning(spec: RunSpec, schema: Schema) -> str | None:
         return None
     return (
         f"{made_up[0]} is made up anew (type: fake), and no column names persons: a person with several rows is protected "
-        f"less than one row is; if it names persons, set data.person={made_up[0]} and data.max_rows"
+        f"less than one row is; if it names persons, set data.person={made_up[0]} and data.max_rows, or release histories "
+        f"(dpgen schema --person {made_up[0]} FILE)"
     )
 
 
@@ -97,7 +98,8 @@ def lost_histories_warning(spec: RunSpec) -> str | None:
         return None
     return (
         f"data.person={person} protects persons, and synthetic records belong to none: the order of a person's "
-        "records, and what stays the same in them, are lost; data=histories learns both"
+        "records, and what stays the same in them, are lost; data=histories learns both, and "
+        f"dpgen schema --person {person} FILE drafts its description"
     )
 
 

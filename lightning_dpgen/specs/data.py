@@ -33,6 +33,11 @@ class DataSpec(Spec):
         return getattr(self, "person", None)
 
     @property
+    def protects_persons(self) -> bool:
+        """True where the unit is a person with all records, even where a person has one."""
+        return self.column_of_persons is not None
+
+    @property
     def most_rows(self) -> int:
         """The number of records of a person that take part at most."""
         return getattr(self, "max_rows", None) or 1
@@ -287,6 +292,10 @@ class HistoriesSpec(_InFile):
     outside: Literal["refuse", "clamp"] = setting(
         "undeclared values are refused, or clamped and counted, privately; a column may say it for itself", "refuse"
     )
+
+    @property
+    def protects_persons(self) -> bool:
+        return True
 
 
 class CustomDataSpec(_OfOwnTables):

@@ -45,6 +45,11 @@ class RunSpec(Spec):
         by_default="none is stated",
     )
 
+    @property
+    def protects_persons(self) -> bool:
+        """True where the unit is a person with all records, and no setting gives it another name."""
+        return self.data.protects_persons and self.privacy.unit is None
+
     def with_privacy(self, **values: Any) -> RunSpec:
         """Return the settings with another budget."""
         return self.changed(privacy=self.privacy.changed(**values))

@@ -94,7 +94,7 @@ class Source(ABC):
             reading = self._read_values(schema, held_out, sample) if values else self._read(schema, held_out)
         if not len(reading.encoded):
             raise BadRecords(
-                f"data={self.spec.source}: there are no records: expected at least one; see what data.path holds"
+                f"data={self.spec.source}: there are no {self.counted}s: expected at least one; see what data.path holds"
             )
         by_values = reading.values if values else None
         if reading.persons is None:
@@ -139,6 +139,11 @@ class Source(ABC):
     def _read_values(self, schema: Any, held_out: bool, sample: RowSample | None = None) -> Reading:
         """Read the same, and keep the values of a table where they are known."""
         return self._read(schema, held_out)
+
+    @property
+    def counted(self) -> str:
+        """A record in a word, for numbers of records."""
+        return self.word if self.word == "person" else "record"
 
     @property
     def record(self) -> str:

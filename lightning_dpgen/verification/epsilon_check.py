@@ -29,6 +29,7 @@ from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 from lightning_dpgen.privacy.noise.stream import SECURE, STANDARD
 from lightning_dpgen.privacy.sampling.samplers import read_truncation, truncation_failure
 from lightning_dpgen.release.certificate import ACCOUNTANTS, INIT, STUDY_UNKNOWN, TRUNCATED_LOTS, also, stage_epsilons
+from lightning_dpgen.release.unit_check import protects_persons
 from lightning_dpgen.release.verdict import TOLERANCE, Verdict
 
 # Relative tolerance between the account of a run and that of its study, which is the looser one.
@@ -158,7 +159,7 @@ def _check_account(
         verdict.problems.append("'also' is not what the event tree costs when a record is replaced, or at other deltas")
     if len(verdict.problems) == before:
         declared = certificate["declared"]
-        unit = "one person" if isinstance(declared, dict) and "max_rows" in declared else "one record"
+        unit = "one person" if isinstance(declared, dict) and protects_persons(certificate) else "one record"
         verdict.checks.append(
             f"epsilon recomputed from the event tree: {round_up(verdict.epsilon):g} at delta {delta:g} "
             f"(stated: {epsilon:g}), {unit} {_CHANGES[relation]}"

@@ -302,6 +302,20 @@ def _texts(folder: Path) -> dict[str, bytes]:
             b"  city: {type: category, values: private}\n"
             b"  wage: {type: number, low: 1, high: 50000, decimals: 2, transform: log, special: [1], missing: true}\n"
         ),
+        "histories/seed.yaml": (
+            b"persons:\n  file: people.csv\n  key: id\n  label: died\n"
+            b"  columns:\n    sex: {type: category, values: [F, M]}\n    died: {type: boolean}\n"
+            b"visits:\n  file: visits.csv\n  person: id\n  order: day\n  max_rows: 4\n  keep: last\n"
+            b"  start: {low: 2020-01-01, high: 2020-12-31}\n  gap: {high: 90, edges: [7, 30]}\n  columns:\n"
+            b"    ward: {type: category, values: [a, b, c]}\n    cost: {type: integer, low: 0, high: 99, missing: true}\n"
+        ),
+        "histories/seed_one.yaml": (
+            b"panel:\n  file: panel.csv\n  separator: ';'\n  person: id\n  max_rows: 3\n  fixed:\n"
+            b"    born: {type: integer, low: 1900, high: 2020, bins: 6}\n  columns:\n    sick: {type: boolean}\n"
+        ),
+        "histories/draft_seed.csv": (
+            b"id,born,day,ward,cost\nA,1950,2024-01-03,x,1.50\nA,1950,2024-02-07,y,2.25\nB,1971,2024-05-09,x,\n"
+        ),
         "importers/sdv_seed.json": json.dumps(sdv).encode(),
         "importers/sdv_tables_seed.json": json.dumps({"tables": {"people": sdv}}).encode(),
         "importers/domain_seed.yaml": domain.encode(),

@@ -27,6 +27,9 @@ from lightning_dpgen.cli.main import _status
 from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import BasketSchema, read_items
 from lightning_dpgen.data.files.arrays import read_rows
+from lightning_dpgen.data.histories.description import read_description
+from lightning_dpgen.data.histories.draft import draft_description, draft_of_table
+from lightning_dpgen.data.histories.schema import HistorySchema
 from lightning_dpgen.data.pictures.reading import read_pictures
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
@@ -280,6 +283,17 @@ def read_row_files(path: Path) -> None:
         check_rows(read_rows(path))
 
 
+def read_history_files(path: Path) -> None:
+    """Read a description of histories, or draft one of a table."""
+    if path.name.startswith("draft"):
+        table = draft_of_table(path, "id")
+        draft_description([table], "id", _choose(path, (), ("day",)), path.parent)
+        return
+    schema = read_description(path, 8).schema
+    if HistorySchema.from_json(json.loads(json.dumps(schema.as_json()))) != schema:
+        raise Finding("a schema of histories that was written and read again is another one")
+
+
 def read_basket_files(path: Path) -> None:
     if path.name.startswith("items"):
         read_items(path)
@@ -339,6 +353,7 @@ TARGETS = {
     "study": Target(read_study, (PrivacyError,), each=100),
     "schema": Target(read_schemas, (BadSchema,), each=120),
     "rows": Target(read_row_files, (BadRecords, BadSchema)),
+    "histories": Target(read_history_files, (BadRecords, BadSchema)),
     "baskets": Target(read_basket_files, (BadRecords,)),
     "pictures": Target(read_picture_files, (BadRecords,)),
     "series": Target(read_series_files, (BadRecords,)),

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.common.nearest_word import nearest
+from lightning_dpgen.data.files.kinds import is_known
 from lightning_dpgen.data.files.text import MissingData, check_there
 from lightning_dpgen.data.histories.reading import HistoryTables
 from lightning_dpgen.data.histories.row_table import RowOrder, RowTable
 from lightning_dpgen.data.histories.schema import PERSONS, HistorySchema
 from lightning_dpgen.data.tables.column import BadSchema, shortened
+from lightning_dpgen.data.tables.description import PRIVATE
+from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.tables.schema_file import read_yaml, schema_of
-from lightning_dpgen.data.tables.schema_keys import TableKeys
+from lightning_dpgen.data.tables.schema_file import read_yaml, schema_of, unfilled_problem
+from lightning_dpgen.data.tables.schema_keys import TableKeys, column_of
 
 # The keys of the table of persons, and of a table of rows, beside those of any table.
 _OF_PERSONS = ("file", "key")
@@ -46,7 +49,12 @@ def read_description(path: str | Path, bins: int) -> HistoryDescription:
         MissingData: if there is no such file.
     """
     path = Path(path)
-    check_there(path, "description of histories")
+    check_there(path, "path")
+    if is_known(path):
+        raise BadSchema(
+            f"{path}: is a table: expected the file that describes tables of histories, which dpgen schema --person COLUMN "
+            f"{path.name} drafts"
+        )
     fields = read_yaml(path, "events")
     if PERSONS in fields and fields[PERSONS] is None:
         raise BadSchema(f"{path}: persons: expected file, key and columns; or leave it out")
@@ -55,6 +63,8 @@ def read_description(path: str | Path, bins: int) -> HistoryDescription:
         raise BadSchema(
             f"{path}: no table of rows: expected persons, and tables of their rows under names of their own, such as events"
         )
+    for problem in unfilled_problem(fields, str(path)):
+        raise problem
     try:
         return _description(fields.get(PERSONS), tables, path.parent, bins)
     except BadSchema as error:
@@ -118,8 +128,10 @@ def _parted(place: str, fields: Any, own: tuple[str, ...]) -> tuple[dict[str, An
         raise BadSchema(f"{shortened(fields)}: expected keys and values, such as file and columns", place=place)
     known = (*own, "columns", *TableKeys.model_fields)
     for key in fields:
-        if key not in known and (near := nearest(key, known, shortened=True)) is not None:
-            raise BadSchema(f"unknown here: did you mean {near!r}?", key=str(key), place=place)
+        if key not in known:
+            near = nearest(key, known, shortened=True)
+            expected = f"expected one of {', '.join(known)}" if near is None else f"did you mean {near!r}?"
+            raise BadSchema(f"unknown here: {expected}", key=str(key), place=place)
     return {key: fields[key] for key in own if key in fields}, {key: x for key, x in fields.items() if key not in own}
 
 
@@ -145,8 +157,16 @@ def _order(place: str, fields: Mapping[str, Any], bins: int) -> RowOrder | None:
         if not isinstance(declared, Mapping):
             expected = "{low: 2015-01-01, high: 2024-12-31}" if key == "start" else "{high: 365}"
             raise BadSchema(f"{shortened(declared)}: expected bounds, as in {key}: {expected}", key=key, place=place)
+        if PRIVATE in declared.values():
+            raise BadSchema(f"{PRIVATE}: expected bounds from public knowledge, since none are found", name, key, place)
         kind = {"type": "date" if isinstance(declared.get("low"), str) else "integer"} if key == "start" else {}
         parts.append(usual | kind | declared)
+        try:
+            column = column_of(name, parts[-1])
+        except BadSchema as error:
+            raise BadSchema(error.problem, error.column, error.key, f"{place}: {key}") from None
+        if not isinstance(column, Numeric):
+            raise BadSchema(f"expected whole numbers{' or dates' * (key == 'start')}, with bounds", name, key, place)
     try:
         order = RowOrder.of(name, *parts, fields.get("end"))
     except BadSchema as error:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.common.nearest_word import suggest
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.histories.row_table import PersonRows, RowTable
 from lightning_dpgen.data.histories.schema import PERSONS, HistorySchema
 from lightning_dpgen.data.layout import Encoded
@@ -27,6 +29,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 # The counts that a reading tells, privately.
 MORE_ROWS = "persons: more than max_rows rows, of which the others are left out"
 TWICE = "rows: of a time that the person has already"
+EMPTY = "tables of rows: empty, so that no history is learned"
 CHANGED = "persons: an attribute that changes from row to row, taken from the first row"
 
 
@@ -119,6 +122,8 @@ def _named(table: str) -> Iterator[None]:
 def _histories_of(table: RowTable, rows: _Rows, n: int, outside: str, counted: Counter[str]) -> PersonRows:
     """Return the rows of n persons that count."""
     sizes = np.bincount(rows.person, minlength=n)
+    if not len(rows.person):
+        counted[EMPTY] = 1
     if table.order is not None and (same := int(((np.diff(rows.times) == 0) & (np.diff(rows.person) == 0)).sum())):
         counted[TWICE] = same
     if over := int((sizes > table.max_rows).sum()):
@@ -161,7 +166,7 @@ def _coded(column: Numeric, words: str, ticks: np.ndarray, outside: str, counted
     try:
         return column.encode(values, column.clamps(outside), counted)[0]
     except Misfit as misfit:
-        raise BadRecords(f"column {shortened(column.name)}, {words}: {misfit}") from None
+        raise BadRecords(f"column {shortened(column.name)}, {words}: {misfit}; {misfit.advice}") from None
 
 
 def _fixed(rows: _Rows, n: int, schema: HistorySchema, outside: str, counted: Counter[str]) -> np.ndarray:
@@ -194,7 +199,7 @@ def _read_persons(
     if schema.persons is None:
         raise ValueError("persons: a table of persons whose attributes are not declared: leave it out")
     with _named(PERSONS):
-        read = _read(source, schema.persons, key, outside, counted)
+        read = _read(source, schema.persons, key, outside, counted, "key")
     if len(numbers.of(read.owners)) > len(numbers.known):
         counts = read.owners.value_counts()
         (twice, *_) = [one["values"].as_py() for one in counts if one["counts"].as_py() > 1]
@@ -225,9 +230,18 @@ def _read_rows(
     return _Rows(person[order], times[order], own[order], fixed_codes[order])
 
 
-def _read(source: Table, schema: TableSchema, person: str, outside: str, counted: Counter[str]) -> Reading:
-    """Read a table with the person of each row, as its source names them, and exact values."""
+def _read(
+    source: Table, schema: TableSchema, person: str, outside: str, counted: Counter[str], key: str = "person"
+) -> Reading:
+    """Read a table with the person of each row, as its source names them, and exact values.
+
+    Args:
+        key: of the description that names the column of persons, for messages.
+    """
     rows = table_source(source, schema)
+    if person not in rows.columns:
+        near = suggest(person, rows.columns)
+        raise BadRecords(f"{rows.where} has no column {key}={shortened(person)}: it has {listed(rows.columns)}{near}")
     check_rows(rows, schema, person)
     parts = [*read_parts(rows, schema, outside=outside, person=person, values=True, counted=counted)]
     parts = parts or [no_records(schema, person=person, values=True)]

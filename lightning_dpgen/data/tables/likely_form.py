@@ -297,6 +297,8 @@ def likely_numbers(texts: pa.Array) -> tuple[str, str] | None:
     if not reads(Integers(), texts):
         return None
     numbers = np.unique(Integers().ticks(texts))
+    if not np.isfinite(numbers).all():
+        return None
     for unit, form in ((1, "%s"), (1000, "%s%3f")):
         if len(numbers) >= _FEW and _SECONDS[0] * unit <= numbers[0] and numbers[-1] < _SECONDS[1] * unit:
             return "datetime", form

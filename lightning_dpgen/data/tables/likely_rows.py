@@ -77,7 +77,7 @@ def likely_amounts(texts: pa.Array) -> Amounts:
         >>> found = likely_amounts(pa.array(["334,59 €", "(12 €)"]))
         >>> found.bare.to_pylist(), found.fields
         (['334,59', '-12'], {'unit': '1 €', 'negative': '(1 €)'})
-        >>> likely_amounts(pa.array(["5 kg", "5 lb"])).fields, likely_amounts(pa.array(["3A", "4A"])).fields
+        >>> likely_amounts(pa.array(["-5", "5 lb"])).fields, likely_amounts(pa.array(["3A", "4A"])).fields
         ({}, {})
     """
     parted = [_parted(text) for text in texts.to_pylist()]
@@ -86,7 +86,7 @@ def likely_amounts(texts: pa.Array) -> Amounts:
         return plain
     unit = _one_of(unit for _, unit, _ in parted)
     negative = _one_of(negative for _, _, negative in parted if negative is not None)
-    if unit is None or negative == "" or (unit == BARE and negative in (None, "-1")):
+    if not unit or negative == "" or (unit == BARE and negative in (None, "-1")):
         return plain
     if negative is not None and negative not in negatives_of(unit):
         negative = next((one for one in negatives_of(unit) if _tight(one) == _tight(negative)), "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -137,6 +137,12 @@ class ColumnDraft:
         """Return the same with a comment on what is declared under a key."""
         return replace(self, why=self.why | {key: comment})
 
+    @property
+    def lines(self) -> list[str]:
+        """Each key with its value, and its comment."""
+        whys = {key: f"   # {comment}" for key, comment in self.why.items()}
+        return [f"{key}: {_text(value)}{whys.get(key, '')}" for key, value in self.fields.items()]
+
 
 def draft_text(
     columns: list[ColumnDraft], origin: str, about: dict[str, Any] | None = None, notes: Sequence[str] = ()
@@ -173,9 +179,13 @@ def draft_text(
         *(f"# {note}" for note in notes),
         f"# label: {OPEN}   # the column that says of which class a record is, if there is one",
     ]
-    for key, value in (about or {}).items():
-        lines.append(f"{key}: {_text(value)}{f'   # {_TOLD[key]}' if key in _TOLD else ''}")
-    lines.append("columns:")
+    return "\n".join([*lines, *table_lines(columns, about or {})]) + "\n"
+
+
+def table_lines(columns: Sequence[ColumnDraft], about: Mapping[str, Any], key: str = "columns") -> list[str]:
+    """Return the lines of a table's keys and, under a key of their own, of its columns."""
+    lines = [f"{name}: {_text(value)}{f'   # {_TOLD[name]}' if name in _TOLD else ''}" for name, value in about.items()]
+    lines.append(f"{key}:")
     for column in columns:
         if not column.name:
             lines.append(f"  # {column.why['type']}")
@@ -183,10 +193,8 @@ def draft_text(
         lines.append(f"  {_text(column.name)}:")
         if (kind := column.fields.get("type")) in KINDS:
             lines.append(f"    # decide: {KINDS[kind].decide}")
-        for key, value in column.fields.items():
-            comment = f"   # {column.why[key]}" if key in column.why else ""
-            lines.append(f"    {key}: {_text(value)}{comment}")
-    return "\n".join(lines) + "\n"
+        lines += [f"    {line}" for line in column.lines]
+    return lines
 
 
 def draft_of_file(

@@ -215,6 +215,8 @@ def parse_leniently(text: str, source: str = "the schema") -> tuple[TableSchema 
     if not isinstance(fields.get("columns"), dict):
         near = None if "columns" in fields else nearest("columns", fields, shortened=True)
         hint = f"; did you mean columns in place of {shortened(near)}?" if near else ""
+        if any(isinstance(part, dict) and "person" in part for part in fields.values()):
+            hint = "; it describes histories, which dpgen budget data=histories checks"
         raise BadSchema(f"{source}: expected columns: with each column's name and what is declared of it{hint}")
     lines, columns, problems = _lines(node), fields.pop("columns"), list[BadSchema]()
 
@@ -222,9 +224,7 @@ def parse_leniently(text: str, source: str = "the schema") -> tuple[TableSchema 
         line = lines.get((error.key, str(part)), lines.get((error.column, error.key), lines.get((error.column, None), 1)))
         problems.append(BadSchema(problem, error.column, error.key, f"{source}, line {line}"))
 
-    if unfilled := sorted({word.line for word in _unfilled([columns, fields])}):
-        told = f"line{'s' if len(unfilled) > 1 else ''} {listed(unfilled)}"
-        problems.append(BadSchema(f"{source}: ??? or TODO is still to be filled in, on {told}"))
+    problems += unfilled_problem([columns, fields], source)
     fields = {key: value for key, value in fields.items() if not any(_unfilled(value))}
     for name in list(columns):
         columns[name], wrong = _mended(name, columns[name])
@@ -304,6 +304,14 @@ def _unfilled(value: Any) -> Iterator[Unfilled]:
     elif isinstance(value, dict | list):
         for part in value.values() if isinstance(value, dict) else value:
             yield from _unfilled(part)
+
+
+def unfilled_problem(value: Any, source: str) -> list[BadSchema]:
+    """Return what is wrong with what a file of this name says where some of it is still to be filled in, or nothing."""
+    if not (unfilled := sorted({word.line for word in _unfilled(value)})):
+        return []
+    told = f"line{'s' if len(unfilled) > 1 else ''} {listed(unfilled)}"
+    return [BadSchema(f"{source}: ??? or TODO is still to be filled in, on {told}")]
 
 
 def _without(declared: Any, parts: Container) -> Any:

@@ -181,20 +181,21 @@ def declared_records(plan: Plan, n: SupportsIndex | None) -> int:
     return n
 
 
-def declared_warning(n: int, records: int, *, setting: str = "n", shown: bool = False) -> str | None:
+def declared_warning(n: int, records: int, *, setting: str = "n", word: str = "record", shown: bool = False) -> str | None:
     """Return a warning of a declared number that is far from the number of records that take part; None for another.
 
     It is private, as that number is: it is said at the curator's terminal and in files of theirs alone.
 
     Args:
         setting: the name by which the caller declares it.
+        word: for a record.
         shown: whether the warning says the number of records.
     """
     if n / _FAR <= records <= n * _FAR:
         return None
-    part = f" (private, stays here: {records:,} record{'s take' if records != 1 else ' takes'} part)" if shown else ""
+    part = f" (private, stays here: {records:,} {word}{'s take' if records != 1 else ' takes'} part)" if shown else ""
     return (
-        f"{setting}={n:,} is far from the number of records{part}: sums are divided by {setting}, so less is learned; it "
+        f"{setting}={n:,} is far from the number of {word}s{part}: sums are divided by {setting}, so less is learned; it "
         "must be a public number, not one that is read off the data"
     )
 

@@ -27,6 +27,7 @@ from lightning_dpgen.release.certificate import INIT, TRUNCATED_LOTS, found_priv
 from lightning_dpgen.release.files import CERTIFICATE, PROJECTED, SYNTHETIC
 from lightning_dpgen.release.pages.report import TEMPLATES, describe_purchase, describe_stage, environment
 from lightning_dpgen.release.pages.text import join_values, markdown, printable, value_text
+from lightning_dpgen.release.unit_check import counts_persons, protects_persons
 from lightning_dpgen.release.verdict import Verdict
 
 # Guesses of an attacker before the release, as probabilities.
@@ -213,6 +214,8 @@ def _facts(certificate: dict[str, Any]) -> dict[str, Any]:
         "n": n,
         "n_bought": relation != REPLACE_ONE and bool(declared.get("n_share")),
         "most": most if type(most) is int else None,
+        "of_person": protects_persons(certificate),
+        "counted": "persons" if counts_persons(certificate) else "records",
         "study": study if isinstance(study, dict) else None,
         "selected": selected(selection) if isinstance(selection, dict) else None,
         "chosen": [printable(name, 80) for name in selection["chosen"] or ()] if isinstance(selection, dict) else [],

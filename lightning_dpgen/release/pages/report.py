@@ -20,6 +20,7 @@ from lightning_dpgen.release.files import CARD, REPORT, SYNTHETIC
 from lightning_dpgen.release.pages.charts import epsilon_curve
 from lightning_dpgen.release.pages.text import markdown, quoted, sentence, value_text
 from lightning_dpgen.release.publishing.licenses import LICENSE
+from lightning_dpgen.release.unit_check import counts_persons, protects_persons
 
 TEMPLATES = Path(__file__).parent / "templates"
 # The purchase of each stage, by its name, in words for the curator.
@@ -79,6 +80,8 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, limits: Se
         "curve": epsilon_curve((certificate["also"] or {}).get("curve", [])),
         "attacks": attacks(certificate),
         "found": found_privately(certificate["declared"]),
+        "of_person": protects_persons(certificate),
+        "counted": "persons" if counts_persons(certificate) else "records",
         "paragraphs": paragraphs(certificate),
         "limits": [*limits_of(certificate), *limits],
         "sums": [_sum_in_words(entry) for entry in certificate["noise"]["sums"][:_MOST_SUMS]],
