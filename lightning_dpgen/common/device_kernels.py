@@ -80,16 +80,20 @@ def quickest(shape: tuple, candidates: Sequence[Sizes], x: Tensor, run: Callable
         run: runs the kernel with such sizes, on so many made-up records.
     """
     key = (x.device, *shape)
+    if torch.are_deterministic_algorithms_enabled():
+        return candidates[0]
     if key not in _quickest:
         if not _measures(x):
             return candidates[0]
-        records = max(1, min(_MEASURED_RECORDS, _MEASURED_NUMBERS // math.prod(x.shape[1:])))
-        _quickest[key] = min(candidates, key=lambda sizes: _milliseconds(functools.partial(run, records, sizes)))
+        records = max(1, min(_MEASURED_RECORDS, _MEASURED_NUMBERS // max(1, math.prod(x.shape[1:]))))
+        with torch.cuda.device_of(x):
+            _quickest[key] = min(candidates, key=lambda sizes: _milliseconds(functools.partial(run, records, sizes)))
     return _quickest[key]
 
 
 def _measures(x: Tensor) -> bool:
-    return x.is_cuda and not torch.are_deterministic_algorithms_enabled() and not torch.cuda.is_current_stream_capturing()
+    with torch.cuda.device_of(x):
+        return x.is_cuda and not torch.cuda.is_current_stream_capturing()
 
 
 def _milliseconds(run: Callable[[], object]) -> float:

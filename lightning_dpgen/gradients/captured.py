@@ -9,6 +9,7 @@ made-up records.
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from lightning_dpgen.common.precision import full_precision
 from lightning_dpgen.gradients.engines import ENGINES, known_record, term_gradients, torch_draws_from
 from lightning_dpgen.gradients.lot_number import NumberUsed, hidden_number
-from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients, not_finite
+from lightning_dpgen.gradients.per_sample_gradients import PerSampleGradients
 from lightning_dpgen.gradients.replay import record
 from lightning_dpgen.gradients.steady_code import SteadyCode
 from lightning_dpgen.gradients.terms import PerGroup, PerRecord, code_of, is_same_loss
@@ -32,6 +33,8 @@ from lightning_dpgen.sampling.trees import leaves_of, map_tree
 # The part of their size by which replayed norms and sums may differ from those of the loss: sums of embeddings are added up
 # on a GPU in any order.
 _ROUNDING = 1e-4
+# A GPU has masked so many numbers of factors before its answer, if any is to be masked, would be there.
+_MASKED = 1 << 24
 # Kinds of lots and losses whose captures an optimizer holds, and how often it captures one again.
 _MOST, _AGAIN = 8, 3
 
@@ -162,6 +165,7 @@ class CapturedTerm:
         with self._same_draws(), hidden_number():
             self._gradients, self._norms, self._sum, self._silenced_sum = record(computations, self._flat.device)
         self._values = dict(self._logged)
+        self._always_masked = self._flat.is_cuda and self._numbers_of_factors() <= _MASKED
         # Other records than those that were recorded: what was not seen to follow from these would stay what it was.
         if (reason := self._difference()) is not None:
             raise NotCaptured(reason)
@@ -176,6 +180,19 @@ class CapturedTerm:
 
     def _own_norms(self) -> list[Tensor]:
         return [self._made[0]._all_norms]
+
+    def _numbers_of_factors(self) -> int:
+        numbers: list[int] = []
+
+        def count(x: Tensor) -> Tensor:
+            numbers.append(x.numel())
+            return x
+
+        for factors in self._made[0]._factors.values():
+            # Those of a large network may have to be multiplied out to be counted.
+            if sum(numbers) + self._flat.numel() <= _MASKED:
+                factors.mapped(count)
+        return sum(numbers) + self._flat.numel()
 
     def _add(self, silenced: Tensor | None = None) -> list[Tensor]:
         with full_precision(self._flat.device):
@@ -316,10 +333,11 @@ class CapturedTerm:
     def add_weighted(self, weights: Tensor, norms: Tensor) -> None:
         """Add the weighted sum over all slots to the buffer; a slot whose norm is not finite adds exact zeros."""
         self._weights.copy_(weights)
-        if (quiet := not_finite(norms, self._flat.numel())) is None:
+        # A sum is finite only if all norms are.
+        if not self._always_masked and math.isfinite(float(norms.sum())):
             self._sum()
         else:
-            self._silenced.copy_(quiet)
+            self._silenced.copy_(~norms.isfinite())
             self._silenced_sum()
 
 

@@ -18,9 +18,6 @@ from lightning_dpgen.gradients.shards import is_sharded, room_for_sum
 from lightning_dpgen.privacy.access import LotId
 from lightning_dpgen.sampling.lots import Lot
 
-# A gradient of so many numbers is one of a small network, whose step is shorter than a wait for a GPU.
-_MASKED = 1 << 22
-
 
 class PerSampleGradients:
     """The gradients of B records, or of groups of records, with respect to some parameters. Private.
@@ -181,7 +178,8 @@ class PerSampleGradients:
         if not len(self._all_norms):
             return
         norms = self._all_norms
-        quiet = not_finite(norms, sum(p.numel() for layer in self._layers for p in layer))
+        # A sum is finite only if all are.
+        quiet = None if math.isfinite(float(norms.sum())) else ~torch.isfinite(norms)
         of_all = self._by_row(weights) if isinstance(weights, Tensor) else None
         if self._partition is not None:
             # Records of no group are silenced in any case: their own numbers may be infinite, and no group's norm shows it.
@@ -204,20 +202,6 @@ class PerSampleGradients:
             return weights.new_zeros(len(self._all_norms)).index_copy_(0, self._places, weights)
         more = len(self._all_norms) - self._size
         return torch.cat([weights, weights.new_zeros(more)]) if more else weights
-
-
-def not_finite(norms: Tensor, numbers: int) -> Tensor | None:
-    """Return which of the norms (R,) are not finite; None if all are.
-
-    A GPU is not asked where its answer would be waited for longer than masks take.
-
-    Args:
-        numbers: those of a gradient.
-    """
-    if norms.is_cuda and numbers <= _MASKED:
-        return ~norms.isfinite()
-    # A sum is finite only if all are.
-    return None if math.isfinite(float(norms.sum())) else ~norms.isfinite()
 
 
 def weighted_sums(

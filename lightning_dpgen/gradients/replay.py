@@ -50,7 +50,8 @@ def record(computations: Sequence[Callable[[], list[Tensor]]], device: torch.dev
         RuntimeError: if a computation looks at a number, or does something else that cannot be recorded.
     """
     if device.type == "cuda":
-        return _Graph.record(computations)
+        with torch.cuda.device(device):
+            return _Graph.record(computations)
     return _Operations.record(computations)
 
 
@@ -58,11 +59,9 @@ def record_once(compute: Callable[[], list[Tensor]], device: torch.device) -> Re
     """Make a computation, once in all, while it is recorded; see `record`. It chooses no kernels by trying them."""
     if device.type != "cuda":
         return _Operations.record([compute])[0]
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = compute()
-    replay = _Graph(graph, result)
-    replay()
+    with torch.cuda.device(device):
+        replay = _Graph.capture(compute, torch.cuda.Stream(device), None)
+        replay()
     return replay
 
 
@@ -77,21 +76,33 @@ class _Graph:
 
     @classmethod
     def record(cls, computations: Sequence[Callable[[], list[Tensor]]]) -> list[Replay]:
-        stream = torch.cuda.Stream()
+        stream, mode = torch.cuda.Stream(), torch.cuda.get_sync_debug_mode()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(_WARMUP):
-                for compute in computations:
-                    compute()
+            for i in range(_WARMUP):
+                try:
+                    # A wait within a capture would leave torch unable to give memory back, so it is met before.
+                    torch.cuda.set_sync_debug_mode("error" if i == _WARMUP - 1 else mode)
+                    for compute in computations:
+                        compute()
+                finally:
+                    torch.cuda.set_sync_debug_mode(mode)
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
-        pool, found = torch.cuda.graph_pool_handle(), []
-        for compute in computations:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, stream=stream):
-                result = compute()
-            found.append(cls(graph, result))
-        return list(found)
+        pool = torch.cuda.graph_pool_handle()
+        return [cls.capture(compute, stream, pool) for compute in computations]
+
+    @classmethod
+    def capture(cls, compute: Callable[[], list[Tensor]], stream: torch.cuda.Stream, pool: Any) -> _Graph:
+        """Capture a computation on a stream of the current device."""
+        graph = torch.cuda.CUDAGraph()
+        # Torch leaves the stream of a capture that fails the current one. Other threads may use the device meanwhile.
+        with (
+            torch.cuda.stream(torch.cuda.current_stream()),
+            torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
+        ):
+            result = compute()
+        return cls(graph, result)
 
     def __call__(self) -> list[Tensor]:
         self._graph.replay()

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, optim
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from lightning_dpgen.gradients.replay import Replay, record_once
 from lightning_dpgen.optim.flat import FlatGroups
@@ -20,7 +21,8 @@ class CapturedUpdate:
     """The update of an optimizer, whose operations are replayed from the third one on.
 
     Nothing in Python may follow from the number of updates or from a parameter, so it is for SGD, and for Adam and AdamW
-    where they are fused. A fused one takes another learning rate as it comes; else it is captured anew for other settings.
+    where they are fused. A fused one takes another learning rate as it comes (on a GPU in float32); else an update is
+    captured anew for other settings, up to three times.
 
     Args:
         optimizer: the torch optimizer.
@@ -39,7 +41,7 @@ class CapturedUpdate:
         """Make the update."""
         with self._flats.in_their_place():
             if self._before or not (self._again and self._possible()):
-                self._before = max(0, self._before - 1)
+                self._before, self._replay, self._of = max(0, self._before - 1), None, None
                 self._optimizer.step()
                 return
             now = self._settings(), self._state()
@@ -47,15 +49,21 @@ class CapturedUpdate:
                 self._again -= self._replay is not None
                 self._capture(now)
                 return
-        for rate, group in zip(self._rates, self._optimizer.param_groups, strict=False):
-            rate.fill_(group["lr"])
+        if self._rates:
+            for rate, group in zip(self._rates, self._optimizer.param_groups, strict=True):
+                rate.fill_(group["lr"])
         self._replay()
 
     def _possible(self) -> bool:
-        kind, groups = type(self._optimizer), self._optimizer.param_groups
-        if any(isinstance(x, Tensor) for group in groups for name, x in group.items() if name != "params"):
+        own, groups = self._optimizer, self._optimizer.param_groups
+        settings = [x for group in groups for name, x in group.items() if name != "params"]
+        if any(isinstance(x, Tensor) for of in settings for x in (of if isinstance(of, tuple) else (of,))):
             return False
-        return kind is optim.SGD or (kind in (optim.Adam, optim.AdamW) and all(group["fused"] for group in groups))
+        # A hook is a function of Python that each step calls.
+        if own._optimizer_step_pre_hooks or own._optimizer_step_post_hooks or _hooks_of_all():
+            return False
+        fused = {bool(group.get("fused")) for group in groups}
+        return fused == {True} if type(own) in (optim.Adam, optim.AdamW) else type(own) is optim.SGD and len(fused) == 1
 
     def _capture(self, now: tuple[list[dict[str, Any]], list[Tensor]]) -> None:
         """Make the update while it is captured."""
@@ -63,17 +71,21 @@ class CapturedUpdate:
         device, before = groups[0]["params"][0].device, [dict(group) for group in groups]
         # A kernel of CUDA reads a learning rate in float32.
         kind = torch.float32 if device.type == "cuda" else torch.float64
-        self._rates = [torch.tensor(group["lr"], dtype=kind, device=device) for group in groups if group["fused"]]
-        for rate, group in zip(self._rates, groups, strict=False):
-            group["lr"] = rate
-        for group in groups:
-            if "capturable" in group:
-                group["capturable"] = True
+        rates = [torch.tensor(group["lr"], dtype=kind, device=device) for group in groups if group["fused"]]
         try:
-            self._replay, self._of = record_once(self._update, device), now
+            for i, group in enumerate(groups):
+                group.update({"lr": rates[i]} if rates else {})
+                group.update({"capturable": True} if "capturable" in group else {})
+            self._replay, self._of, self._rates = record_once(self._update, device), now, rates
+        except Exception:
+            if not _computes_nothing(device):
+                raise
+            self._replay, self._again = None, 0
         finally:
             for group, settings in zip(groups, before, strict=True):
                 group.update(settings)
+        if self._replay is None:
+            self._optimizer.step()
 
     def _update(self) -> list[Tensor]:
         self._optimizer.step()
@@ -86,6 +98,16 @@ class CapturedUpdate:
 
     def _state(self) -> list[Tensor]:
         return [x for of_one in self._optimizer.state.values() for x in of_one.values() if isinstance(x, Tensor)]
+
+
+def _computes_nothing(device: torch.device) -> bool:
+    """Return whether nothing is computed while a capture fails."""
+    return device.type == "cuda"
+
+
+def _hooks_of_all() -> bool:
+    """Return whether there are hooks that torch calls in each step of any optimizer."""
+    return bool(_global_optimizer_pre_hooks or _global_optimizer_post_hooks)
 
 
 def _alike(first: tuple[list[dict], list[Tensor]], second: tuple[list[dict], list[Tensor]]) -> bool:

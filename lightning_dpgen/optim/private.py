@@ -32,6 +32,7 @@ from lightning_dpgen.privacy.errors import LedgerError, NoiseMissing
 from lightning_dpgen.privacy.noise.units import GRID_POWERS
 from lightning_dpgen.privacy.plan import TRAINING, Plan, Stage
 from lightning_dpgen.privacy.planning.stage_spec import expected_lot_size
+from lightning_dpgen.sampling.device_copies import StepsAhead
 from lightning_dpgen.sampling.lots import Lot
 
 # The probability that a rehearsal refuses sound noise, on either side and for each parameter.
@@ -173,6 +174,7 @@ class PrivateOptimizer(DPOptimizer):
         self._flat = FlatGroups(optimizer, self._buffer) if FlatGroups.possible(optimizer) else None
         self._update = None if self._flat is None else CapturedUpdate(optimizer, self._flat)
         self._between_steps = _BetweenSteps()
+        self._ahead = StepsAhead()
         self._captures = Captures(self._buffer.flat, self._buffer.views)
 
     def _check_sharded(self, embeddings: Sequence[str]) -> None:
@@ -365,9 +367,12 @@ class PrivateOptimizer(DPOptimizer):
         if not self.pre_step():
             return None
         if self._update is not None and gradients is not None and isinstance(gradients[0], CapturedGradients):
-            return self._update()
-        with self._stepping():
-            return self._torch_optimizer.step()
+            self._update()
+        else:
+            with self._stepping():
+                self._torch_optimizer.step()
+        self._ahead.end_step(self._buffer.flat.device)
+        return None
 
     # A schedule of torch would put a function of its own in the place of `step`, to see whether it was called.
     step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections import deque
 
 import torch
 from torch import Tensor
+
+# Steps that a program may be ahead of a GPU.
+_AHEAD = 2
 
 
 def copied(x: Tensor, device: torch.device) -> Tensor:
@@ -25,6 +29,23 @@ def copied(x: Tensor, device: torch.device) -> Tensor:
         # Its memory is given to another copy only after the steps that read it.
         copy.record_stream(of_steps)
     return copy
+
+
+class StepsAhead:
+    """A program is let run two steps ahead of a GPU and no more, since lots that wait there take memory."""
+
+    def __init__(self) -> None:
+        self._ends: deque[torch.cuda.Event] = deque()
+
+    def end_step(self, device: torch.device) -> None:
+        """Wait until the step before the last one is computed; all work of this step is queued on the current stream."""
+        if device.type != "cuda":
+            return
+        end = torch.cuda.Event()
+        end.record(torch.cuda.current_stream(device))
+        self._ends.append(end)
+        if len(self._ends) > _AHEAD:
+            self._ends.popleft().synchronize()
 
 
 @functools.cache

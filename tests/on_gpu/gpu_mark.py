@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: run tests/on_gpu where there is one")
+needs_gpu = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="no GPU: run tests/on_gpu, tests/gradients and tests/optim where there is one"
+)
 
 # Where a test runs that does not need a GPU.
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

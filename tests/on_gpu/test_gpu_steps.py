@@ -23,6 +23,8 @@ from lightning_dpgen.gradients.engines import term_gradients
 from lightning_dpgen.gradients.per_sample_gradients import materialised
 from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.gradients.terms import PerRecord
+from lightning_dpgen.optim.captured_update import CapturedUpdate
+from lightning_dpgen.optim.flat import FlatGroups
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import gaussian
@@ -332,3 +334,41 @@ def test_bits_of_a_record_follow_from_no_other_in_a_captured_step():
         found.append((beside.norms()[:3].clone(), beside.losses[:3].clone()))
     for norms, losses in found[1:]:
         assert torch.equal(norms, found[0][0]) and torch.equal(losses, found[0][1])
+
+
+def test_a_loss_that_cuda_does_not_capture_trains_as_ever_and_leaves_memory_as_it_was():
+    """A decomposition of torch waits for the device; a capture that failed would never give memory back."""
+    torch.manual_seed(0)
+    network, noise = nn.Linear(20, 9).to(GPU), torch.eye(3, device=GPU)
+    account = Account(Plan((Stage(Access("training", {"gradient": 1.0}, Poisson(0.1)), 50, 1.0),), 1e3, 1e-5))
+    optimizer = PrivateOptimizer(
+        torch.optim.SGD(network.parameters(), lr=0.01), account=account, clipping=Fixed(1.0), expected_batch_size=50.0
+    )
+
+    def loss(lot, _):
+        x = network(lot.records).view(-1, 3, 3)
+        return torch.linalg.cholesky(x @ x.mT + noise).square().sum(dim=(1, 2))
+
+    term, lots, sizes = PerRecord(loss), PoissonLots(torch.rand(500, 20), account), []
+    for _ in range(30):
+        (lot,) = lots.draw().to(GPU).in_slots(96, account.stream)
+        optimizer.set_gradients(optimizer.compute_gradients(network, term, lot))
+        optimizer.step()
+        torch.cuda.synchronize()
+        sizes.append(torch.cuda.memory_reserved())
+    assert optimizer.captured.startswith("not captured") and sizes[-1] <= sizes[9]
+    torch.cuda.empty_cache()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+def test_updates_are_captured_on_the_device_of_their_parameters():
+    for device in ("cuda:0", "cuda:1"):
+        network = nn.Linear(20, 2).to(device)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        buffer = GradientBuffer(network.parameters())
+        update = CapturedUpdate(optimizer, FlatGroups(optimizer, buffer))
+        for _ in range(6):
+            buffer.flat.fill_(1.0)
+            before = network.weight.detach().clone()
+            update()
+            torch.testing.assert_close(network.weight.detach(), before - 0.1)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from on_gpu.gpu_mark import DEVICES
 from torch import nn, optim
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from lightning_dpgen.gradients.privatize import GradientBuffer
 from lightning_dpgen.optim import captured_update
@@ -21,6 +22,9 @@ MAKERS = {
     # Their Python follows from the number of updates.
     "Adam": (lambda p: optim.Adam(p, lr=0.1), False),
     "RAdam": (lambda p: optim.RAdam(p, lr=0.1), False),
+    # A group that is not fused would keep the learning rate of its capture.
+    "SGD of two kinds": (lambda p: optim.SGD([p[0] | {"fused": True}, p[1] | {"fused": False}], lr=0.1), False),
+    "betas as tensors": (lambda p: optim.Adam(p, lr=0.1, betas=(torch.tensor(0.9), torch.tensor(0.99)), fused=True), False),
     "a learning rate as a tensor": (lambda p: optim.Adam(p, lr=torch.tensor(0.1), fused=True), False),
 }
 
@@ -77,6 +81,8 @@ def test_captured_updates_are_those_of_the_optimizer(name, change, device, monke
     make, replayed = MAKERS[name]
     if name == "a learning rate as a tensor" and change == "a schedule":
         pytest.skip("it is written into")
+    if device == "cuda" and name == "betas as tensors":
+        pytest.skip("torch takes them as numbers alone there")
     expected, every = _updates(make, CHANGES[change], False, monkeypatch, device)
     found, calls = _updates(make, CHANGES[change], True, monkeypatch, device)
     for own, its in zip(found, expected, strict=True):
@@ -87,6 +93,36 @@ def test_captured_updates_are_those_of_the_optimizer(name, change, device, monke
     schedule, loaded = (1 if "fused" in name else 6), (1 if name == "SGD" else 2)
     captures = {"nothing": 1, "a schedule": schedule, "weight decay": 2, "a state that is loaded": loaded}[change]
     assert calls == (2 + captures if replayed else 8)
+
+
+@pytest.mark.parametrize("of_all", [False, True])
+def test_hooks_are_called_in_each_update(of_all, monkeypatch):
+    calls, register = [], register_optimizer_step_post_hook
+
+    def make(groups):
+        optimizer = optim.SGD(groups, lr=0.1)
+        handles.append((register if of_all else optimizer.register_step_post_hook)(lambda *_: calls.append(1)))
+        return optimizer
+
+    handles = []
+    _updates(make, _nothing, True, monkeypatch)
+    handles[0].remove()
+    assert len(calls) == 8
+
+
+def test_an_update_that_cannot_be_captured_on_a_gpu_is_made_as_ever(monkeypatch):
+    """The device is a stand-in, on which nothing is computed while a capture fails."""
+
+    def fail(compute, device):
+        raise RuntimeError("a capture that CUDA refuses")
+
+    expected, _ = _updates(MAKERS["fused Adam"][0], _schedule, False, monkeypatch)
+    monkeypatch.setattr(captured_update, "record_once", fail)
+    with pytest.raises(RuntimeError, match="refuses"):
+        _updates(MAKERS["fused Adam"][0], _schedule, True, monkeypatch)
+    monkeypatch.setattr(captured_update, "_computes_nothing", lambda device: True)
+    found, calls = _updates(MAKERS["fused Adam"][0], _schedule, True, monkeypatch)
+    assert calls == 8 and all(map(torch.equal, found, expected))
 
 
 def test_a_setting_that_changes_each_time_is_captured_no_more(monkeypatch):

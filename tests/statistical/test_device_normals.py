@@ -4,6 +4,7 @@ Seeds are fixed. A Kolmogorov-Smirnov test fails below 1e-6, its false alarm.
 """
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -86,6 +87,71 @@ def test_a_radius_beyond_all_bits_is_reached(dtype):
     assert found.min() > cap - 1e-3 and found.max() > cap + 0.4 and np.isfinite(found).all()
     # With u uniform in (0, 2^-bits], exp(-r^2 / 2) times 2^bits is uniform.
     assert stats.kstest(np.exp(-np.square(found) / 2.0 + BITS[dtype] * math.log(2.0)), stats.uniform.cdf).pvalue > 1e-6
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [(torch.float32, 10.791), (torch.float64, 12.681)])
+@interpreted
+def test_the_least_uniform_has_53_bits_behind_all_others(dtype, largest):
+    import triton.language as tl
+
+    philox = tl.philox
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tl, "philox", lambda *given: tuple(word * 0 for word in philox(*given)))
+        found = drawn(8, dtype)
+    assert torch.allclose(found[:4], torch.full((4,), largest, dtype=dtype), atol=1e-3) and not found[4:].any()
+
+
+@interpreted
+def test_places_count_beyond_32_bits():
+    """The counters of a block far behind; nothing is loaded or stored."""
+    import triton.language as tl
+    from triton.runtime.interpreter import interpreter_semantic
+
+    philox, program, counters = tl.philox, tl.program_id, []
+    block = (3 << 32) // device_normals._BLOCK
+
+    def counted(key, low, high, *rest):
+        counters.append((int(low.handle.data[0]), int(high.handle.data[0])))
+        return philox(key, low, high, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tl, "philox", counted)
+        patch.setattr(tl, "program_id", lambda axis: program(axis, _semantic=interpreter_semantic) + block)
+        # No place is below the number of pairs.
+        drawn(2, torch.float32)
+        drawn(2, torch.float64)
+    assert counters == [(0, 3), (0, 3), (0, 3 | 1 << 30)]
+
+
+def test_draws_are_counted_before_they_are_made(monkeypatch):
+    """One that is interrupted is not made again; keys are never saved."""
+
+    def interrupt(*given, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(device_normals, "launch", interrupt)
+    normals = DeviceNormals(KEY)
+    with pytest.raises(KeyboardInterrupt):
+        normals.add_(torch.zeros(4), 1.0)
+    assert normals._draws == 1
+    with pytest.raises(TypeError, match="never saved"):
+        pickle.dumps(normals)
+
+
+@pytest.mark.parametrize("deviation", [1e-40, 1e39, math.inf, math.nan])
+def test_a_kernel_serves_deviations_that_float32_holds(deviation, monkeypatch):
+    monkeypatch.setattr(device_normals, "serves", lambda *given: True)
+    assert DeviceNormals.serve(torch.zeros(1)) and not DeviceNormals.serve(torch.zeros(1), deviation)
+
+
+@interpreted
+def test_a_kernel_that_draws_other_normals_serves_nothing():
+    device_normals._try_normals(torch.device("cpu"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device_normals, "_FINE", 2**31 - 1)
+        patch.setattr(math, "pi", 3.0)
+        with pytest.raises(ArithmeticError):
+            device_normals._try_normals(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("deviation", [1e-30, 1.0 / 3.0, 7e20])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -16,6 +17,13 @@ if AVAILABLE:
 
 # Pairs of normals that one program draws.
 _BLOCK = 1024
+# The least standard deviation, and one over the largest.
+_LEAST = 2.0**-100
+# The normals of key 0 and draw 0 (`tests/statistical/philox.py`).
+_KNOWN = {
+    torch.float32: (0.9911377, -0.1536382, -0.9246626, 0.1808259),
+    torch.float64: (-0.121518, -0.0818742, -1.3500327, -0.2227091),
+}
 # Below this a radius takes 53 more bits: of 2^31 for float32, of 2^63 for float64 (`stream`).
 _FINE, _FINE_LONG = 2**16, 2**43
 
@@ -33,28 +41,44 @@ class DeviceNormals:
     def __init__(self, key: int) -> None:
         self._key, self._draws = key, 0
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("keyed normals are never saved: a reader of the file could remove the noise")
+
     @staticmethod
-    def serve(x: Tensor) -> bool:
-        """Return True if normals can be added to a tensor."""
-        return serves(x, _try_normals)
+    def serve(x: Tensor, deviation: float = 1.0) -> bool:
+        """Return True if normals of a standard deviation can be added to a tensor."""
+        # A kernel is handed float32 numbers.
+        return _LEAST <= deviation <= 1.0 / _LEAST and serves(x, _try_normals)
 
     def add_(self, out: Tensor, deviation: float) -> None:
         """Add normals of a standard deviation to a contiguous tensor (n,), float32 or float64, in place."""
+        if out.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("noise within the capture of a CUDA graph: each replay would add the same; draw it outside")
+        # Counted before it is drawn, so that no draw that was interrupted is made again.
+        draw, self._draws = self._draws, self._draws + 1
         pairs = (len(out) + 1) // 2
         # A number of Python reaches a kernel as float32, and the rest of it as another one.
         most = float(np.float32(deviation))
         # Each half as a signed number of 32 bits, since others would be of another type.
-        low, high = np.array([self._draws], np.uint64).view(np.uint32).view(np.int32).tolist()
+        low, high = np.array([draw], np.uint64).view(np.uint32).view(np.int32).tolist()
         launch(
             _add_normals, triton.cdiv(pairs, _BLOCK), out, most, deviation - most, self._key, low, high,
             pairs, len(out) - pairs, LONG=out.dtype == torch.float64, FINE=_FINE,
             FINE_LONG=_FINE_LONG, PI=math.pi, BLOCK=_BLOCK,
         )  # fmt: skip
-        self._draws += 1
 
 
 def _try_normals(device: torch.device) -> None:
-    DeviceNormals(0).add_(torch.zeros(2, device=device), 1.0)
+    """Draw normals of a known key.
+
+    Raises:
+        ArithmeticError: if they are others.
+    """
+    for kind, expected in _KNOWN.items():
+        out = torch.zeros(len(expected), dtype=kind, device=device)
+        DeviceNormals(0).add_(out, 1.0)
+        if not torch.allclose(out.cpu(), torch.tensor(expected, dtype=kind), rtol=0.0, atol=1e-5):
+            raise ArithmeticError("a kernel computes other normals than it should")
 
 
 @kernel("most", "rest_of_it", "key", "draw_low", "draw_high", "pairs", "rest")

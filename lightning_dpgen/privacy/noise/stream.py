@@ -143,7 +143,7 @@ class PrivateStream:
         if flat.numel() <= _FEW and out.device.type == "cpu":
             flat.add_(self._from_reserve(flat.numel(), out.dtype), alpha=deviation)
             return out
-        if flat.is_cuda and not self.secure and DeviceNormals.serve(flat):
+        if flat.is_cuda and not self.secure and DeviceNormals.serve(flat, deviation):
             self._normals_on(flat.device).add_(flat, deviation)
             return out
         at_once = 2 * (_PAIRS if out.device.type == "cpu" else _PAIRS_ON_DEVICE)
