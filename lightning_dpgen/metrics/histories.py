@@ -18,7 +18,6 @@ from lightning_dpgen.metrics.measure import (
     Glance,
     Listing,
     Need,
-    Plot,
     Result,
     average_and_worst,
     beside_real,
@@ -32,7 +31,6 @@ from lightning_dpgen.models.history_steps import count_edges
 FEW = 20
 # Pairs of columns beyond which a choice of pairs stands for all, and values that are listed.
 _PAIRS, _LISTED = 500, 10
-_HEADING = "Histories"
 
 
 class Histories:
@@ -153,12 +151,13 @@ def well_formed(histories: Histories) -> np.ndarray:
 
 
 A_SCHEMA = Need(lambda sides: sides.schema is not None, "the schema of the histories was not given")
-_STEPS = Need(lambda sides: sides.schema is None or any(map(_has_steps, sides.schema.tables)))
+_STEPS = Need(lambda sides: sides.schema is None or any(map(has_steps, sides.schema.tables)))
 _PERSONS = Need(lambda sides: sides.schema is None or sides.schema.persons is not None)
 _TABLES = Need(lambda sides: sides.schema is None or len(sides.schema.tables) > 1)
 
 
-def _has_steps(table: RowTable) -> bool:
+def has_steps(table: RowTable) -> bool:
+    """Return whether rows follow one another: they have an order, and a person may have several."""
     return table.order is not None and table.max_rows > 1
 
 
@@ -184,7 +183,6 @@ def _by_table(sides: EncodedSides, compare: Callable[..., Result]) -> Result:
     return Result(
         *scores,
         listings=[replace(own, title=f"{prefix}{own.title}") for prefix, result in named for own in result.listings],
-        plots=[replace(own, caption=f"{prefix}{own.caption}") for prefix, result in named for own in result.plots],
     )
 
 
@@ -251,19 +249,7 @@ def _rows_of_table(sides: EncodedSides, real: TableOfHistories, others: list[Tab
                 for a, b in pairs
             ])  # fmt: skip
         results.append(scores)
-    counted = (others[0].counts, real.counts)
-    plots = [_draw_shares("Number of rows", counted, range(real.table.max_rows + 1), "rows of a person")]
-    if order is not None and real.table.max_rows > 1:
-        gaps = tuple(side.gaps[side.place > 0] for side in (others[0], real))
-        plots.append(_draw_shares("Distance from row to row", gaps, range(1, order.gap.choices + 1), "bin of the distance"))
-    return Result(*results, plots=plots)
-
-
-def _draw_shares(caption: str, codes: tuple[np.ndarray, ...], at: range, along: str) -> Plot:
-    """Draw the shares of codes of both sides, synthetic first, each at its place."""
-    made, true = (np.bincount(side, minlength=len(at))[: len(at)] / max(1, len(side)) for side in codes)
-    words = {"alt": caption.lower(), "along": along, "up": "share"}
-    return Plot(_HEADING, caption, "lines", {"synthetic": made, "real": true, "at": at} | words)
+    return Result(*results)
 
 
 def _joint(one: np.ndarray, other: np.ndarray, choices: int) -> np.ndarray:
@@ -307,10 +293,10 @@ def _compare_steps(sides: EncodedSides) -> Result:
 
 
 def _steps_of_table(sides: EncodedSides, real: TableOfHistories, others: list[TableOfHistories]) -> Result:
-    if not _has_steps(real.table):
+    if not has_steps(real.table):
         return Result()
     in_order = [i for i, ordered in enumerate(real.ordered) if ordered]
-    results, farthest = [], []
+    results = []
     for other in others:
         moved = []
         for i, (_, choices) in enumerate(real.columns):
@@ -318,31 +304,14 @@ def _steps_of_table(sides: EncodedSides, real: TableOfHistories, others: list[Ta
             moved.append(variation(*(_joint(codes[before], codes[after], choices) for codes, before, after in pairs)))
         scores = average_and_worst("column before and after", moved)
         for lag in (1, 2)[: real.table.max_rows - 1]:
-            apart = [abs(_lagged(other, i, lag) - _lagged(real, i, lag)) for i in in_order]
+            apart = [abs(lagged(other, i, lag) - lagged(real, i, lag)) for i in in_order]
             scores |= {f"rank correlation at lag {lag}, mean difference": _mean(apart)} if apart else {}
         results.append(scores)
-        farthest.append(int(np.argmax(moved)))
-    return Result(*results, plots=_draw_steps(others[0], real, farthest[0]))
+    return Result(*results)
 
 
-def _draw_steps(synthetic: TableOfHistories, real: TableOfHistories, column: int) -> list[Plot]:
-    """Draw the shares of the choices after each choice of a column; nothing of a column with many."""
-    name, choices = real.columns[column]
-    if choices > FEW:
-        return []
-    plots, names = [], list(real.table.rows.choices.values())[column]
-    for word, side in (("real", real), ("synthetic", synthetic)):
-        before, after = (side.rows[rows, column] for rows in side.steps())
-        counts = np.bincount(_joint(before, after, choices), minlength=(choices + 1) ** 2).reshape(choices + 1, -1)
-        counts = counts[:-1, :-1].astype(float)
-        total = counts.sum(axis=1, keepdims=True)
-        shares = np.divide(counts, total, out=np.full_like(counts, np.nan), where=total > 0)
-        caption = f"{name}: from a row (down) to the next (across), {word}"
-        plots.append(Plot("Steps from row to row", caption, "heat_map", {"values": shares, "names": names, "alt": caption}))
-    return plots
-
-
-def _lagged(histories: TableOfHistories, column: int, lag: int) -> float:
+def lagged(histories: TableOfHistories, column: int, lag: int) -> float:
+    """Return the rank correlation of a column in an order with itself, so many rows later; 0 where one is constant."""
     numbers = histories.numbers(column)
     both = np.stack([numbers[rows] for rows in histories.steps(lag)], axis=1)
     return float(rank_correlations(both, np.array([[0, 1]]))[0])

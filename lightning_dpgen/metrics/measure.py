@@ -81,7 +81,7 @@ class Plot:
     Args:
         heading: of the part of the page in which it stands.
         caption: its title.
-        draw: the name of a function of `release.pages.private_plots`.
+        draw: the name of a function of `release.pages.private_plots`, or of `release.pages.charts`.
         content: the arguments of that function.
         notes: sentences beside it.
     """

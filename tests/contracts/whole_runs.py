@@ -21,11 +21,24 @@ from contracts.door import Door, Noised, overspent, parts_add_up
 from lightning_dpgen import fit
 from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.histories.row_table import PersonRows, RowOrder, RowTable
+from lightning_dpgen.data.histories.schema import HistorySchema
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables import schema as table_schema
-from lightning_dpgen.measure import basket_mixture, cells, classifier, copulas, crossings, labels, moments, tables
+from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.measure import (
+    basket_mixture,
+    cells,
+    classifier,
+    copulas,
+    crossings,
+    history_steps,
+    labels,
+    moments,
+    tables,
+)
 from lightning_dpgen.models import outputs
 from lightning_dpgen.plugins import previews
 from lightning_dpgen.release.rows import pictures
@@ -54,6 +67,14 @@ UNLABELLED = {
         "town": {"type": "category", "values": ["Rome", "Ur", "Oslo"]},
     }
 }  # fmt: skip
+HISTORIES = HistorySchema(
+    parse_schema("columns: {sex: {type: category, values: [F, M]}}"),
+    (
+        RowTable("visits", parse_schema("columns: {ward: {type: category, values: [a, b, c]}}"), 3, RowOrder.of(
+            "day", {"type": "integer", "low": 0, "high": 9, "bins": 2}, {"high": 9, "bins": 2})),
+        RowTable("drugs", parse_schema("columns: {dose: {type: integer, low: 0, high: 9, bins: 3}}"), 2),
+    ),
+)  # fmt: skip
 BASKETS = BasketSchema(range(40), max_items=40)
 PICTURES = ImageSchema(4, 4, levels=255, classes=2)
 SCALED = schema_of({
@@ -73,7 +94,7 @@ NETWORK = [
 # Fits make up so many records and codes: a few are enough here.
 _MADE_UP = (
     (classifier, "_MADE", 100), (labels, "_MADE", 200), (moments, "_DRAWS", 400), (cells, "_SAMPLES", 1000),
-    (outputs, "_CODES", 32), (outputs, "_FEWEST", 32),
+    (outputs, "_CODES", 32), (outputs, "_FEWEST", 32), (history_steps, "_MADE_UP", 50), (history_steps, "_ROUNDS", 2),
 )  # fmt: skip
 
 Release = dict[str, bytes]
@@ -198,6 +219,31 @@ def _one_customer_more(data: tuple[BasketSchema, Records]) -> list[Any]:
     return found
 
 
+def _history(counts: np.ndarray, choice: Callable[[int, int], np.ndarray]) -> Encoded:
+    """Return persons with these numbers of rows (N, 2), and choices that a function of their number and size gives."""
+    parts = []
+    for table, own in zip(HISTORIES.tables, counts.T, strict=True):
+        rows = choice(int(own.sum()), 3)[:, None]
+        times = (choice(len(own), 2), choice(len(rows), 2))
+        parts.append(PersonRows(own, *(times if table.order else (None, 0 * times[1])), rows))
+    return HISTORIES.joined(choice(len(counts), 2)[:, None], parts)
+
+
+def _histories(count: int, seed: int) -> tuple[HistorySchema, Records]:
+    random = np.random.default_rng(seed)
+    encoded = _history(random.integers(0, [4, 3], (count, 2)), lambda size, choices: random.integers(0, choices, size))
+    return HISTORIES, Records(HISTORIES, encoded)
+
+
+def _one_history_more(data: tuple[HistorySchema, Records]) -> list[Any]:
+    """Add a person with as many rows as count, all alike, or none in one table or in both."""
+    found, (schema, records) = [], data
+    for counts in ((3, 2), (3, 0), (0, 2), (0, 0)):
+        own = _history(np.array([counts]), lambda size, _: np.ones(size, np.int64))
+        found.append((schema, Records(schema, Encoded.joined([own, records.encoded]))))
+    return found
+
+
 def _parted_records(data: tuple[Any, Records]) -> tuple[Any, Any]:
     schema, records = data
     return tuple((schema, _some(records, rows)) for rows in (slice(0, 20), slice(20, None)))
@@ -246,6 +292,9 @@ MEASURED = {
     "baskets of customers": Run(
         _own("model=measured", "data.person=customer", "data.max_rows=2", "model.components=2"),
         _baskets, _one_customer_more, _parted_records,
+    ),
+    "histories": Run(
+        _own("model=measured", "model.components=2"), _histories, _one_history_more, _parted_records,
     ),
     "pictures": Run(
         _own("model=measured", "model.cells=2", "model.waves=6", "model.symmetries=small"),

@@ -13,6 +13,8 @@ import pytest
 from metrics.test_evaluation import evaluated
 from metrics.test_table_evaluation import evaluated as evaluated_table
 from release.released import Page, released
+from release.test_history_pictures import SCHEMAS as HISTORIES
+from release.test_history_pictures import histories, write_of_histories
 from release.test_synthetic_pages import SCHEMAS
 
 from lightning_dpgen.cli.main import main
@@ -142,8 +144,11 @@ def test_a_browser_finds_nothing_serious(tmp_path):
     pages.append(tmp_path / "projected" / "release" / "report.html")
     for kind in ("table", "images", "series", "baskets"):
         pages.append(tmp_path / f"{kind}.html")
-        found = evaluated_table(240, 120, 120) if kind == "table" else evaluated(kind, 60, 50)
-        write_private_report(pages[-1], found, title="records", shape=(2, 3) if kind == "images" else None)
+        of_kind = {"shape": (2, 3)} if kind == "images" else {}
+        found = evaluated_table(240, 120, 120) if kind == "table" else evaluated(kind, 60, 50, **of_kind)
+        write_private_report(pages[-1], found, title="records")
+    pages.append(tmp_path / "histories.html")
+    write_of_histories(pages[-1], HISTORIES["two"], *(histories(HISTORIES["two"], [9, 0, 1, 30], seed) for seed in (0, 1)))
     for page in pages:
         for width in (320, 1200):
             for dark in (False, True):

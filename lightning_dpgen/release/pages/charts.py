@@ -1,4 +1,4 @@
-"""Small charts of a public page as inline SVG: crisp at any size, readable aloud, without a script.
+"""Small charts of a page as inline SVG: crisp at any size, readable aloud, without a script.
 
 They are a tenth of the size of matplotlib's and are drawn at once: a page holds dozens. Plots with scales of their own are
 matplotlib's (`private_plots`).
@@ -16,6 +16,11 @@ from lightning_dpgen.release.pages.text import printable
 
 _WIDTH, _ROW, _LETTERS = 300, 19, 17
 _HIGH, _BASE = 96, 112
+# The colours of marks, of which the last is also that of missing ones, and the height of a person's line.
+_COLOURS = ("var(--accent)", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#8c6bb1", "#8d6e3f", "var(--real)")
+_LINE = 15
+# Letters of what is said of a chart.
+_ALT = 1000
 # Rows of a scatter plot, and the part of them that its axes span: a few far ones would squeeze the rest.
 _SHOWN, _WITHIN = 1000, 0.99
 
@@ -63,6 +68,79 @@ def histogram(shares: np.ndarray, low: str, high: str, alt: str) -> Markup:
         '<text x="{0}" y="{6}">{7}</text><text x="{1}" y="{6}" text-anchor="end">{8}</text>'
     ).format(left, right, _BASE, left - 6, _BASE - _HIGH + 9, percent(top), _BASE + 15, printable(low), printable(high))
     return _svg(_BASE + 20, alt, bars + axis)
+
+
+def transitions(
+    shares: np.ndarray, before: np.ndarray, names: Sequence[str], alt: str, framed: np.ndarray | None = None
+) -> Markup:
+    """Draw how often each choice (across) comes after each other one (down), in percent.
+
+    Args:
+        shares: (names, names), which add up to 1 in each row; NaN of a choice that nothing comes after.
+        before: (names,) share of each choice among those that something comes after.
+        framed: (names, names), the cells that have a frame.
+    """
+    left, right, short = 126, 4, [printable(name, 13) for name in names]
+    cell = min(36.0, (_WIDTH - left - right) / max(1, len(names)))
+    foot, parts = cell * len(names), []
+    for row, name in enumerate(short):
+        middle = cell * (row + 0.5) + 4
+        told = Markup(
+            '<g text-anchor="end"><text class="name" x="{}" y="{:.1f}">{}</text><text x="{}" y="{:.1f}">{}</text></g>'
+        )
+        parts.append(told.format(left - 38, middle, name, left - 6, middle, percent(float(before[row]))))
+        for column in np.flatnonzero(~np.isnan(shares[row])).tolist():
+            share, x = float(shares[row, column]), left + cell * column
+            frame = ' class="frame"' if framed is not None and framed[row, column] else ""
+            parts.append(
+                Markup(
+                    f'<rect x="{x + 1:.1f}" y="{cell * row + 1:.1f}" width="{cell - 2:.1f}" height="{cell - 2:.1f}"'
+                    f' fill-opacity="{0.06 + 0.94 * share:.2f}"{frame}/><text class="{"over" if share > 0.65 else "name"}"'
+                    f' x="{x + cell / 2:.1f}" y="{middle:.1f}" text-anchor="middle">{100 * share:.0f}</text>'
+                )
+            )
+    for column, name in enumerate(short):
+        at = f"{left + cell * (column + 0.5) + 4:.1f} {foot + 10:.1f}"
+        turned = Markup('<text transform="translate({}) rotate(-45)" text-anchor="end">{}</text>')
+        parts.append(turned.format(at, name))
+    likely = [f"after {name} {names[int(own.argmax())]}" for name, own in zip(names, shares, strict=True) if own[0] >= 0]
+    longest = max(map(len, short), default=0)
+    return _svg(round(foot + 14 + 4.6 * longest), f"{alt}; most often {', '.join(likely)}", Markup("").join(parts))
+
+
+def timelines(
+    persons: Sequence[tuple[np.ndarray, np.ndarray]], names: Sequence[str], ends: tuple[str, str], alt: str, *, shades: int
+) -> Markup:
+    """Draw a line for each person, with a mark for each row, and the number of rows before it.
+
+    Args:
+        persons: the places (rows,) in [0, 1] of the rows of each, and their groups (rows,).
+        names: of the groups.
+        ends: the texts under the left and the right end.
+        shades: how many of the first groups are in an order, and have shades of one colour.
+    """
+    left, right, foot = 30, _WIDTH - 6, _LINE * len(persons)
+    most = max((len(places) for places, _ in persons), default=1)
+    width = min(4.0, max(1.5, 0.8 * (right - left) / most))
+    paints = [f"fill-opacity: {(shade + 1) / shades:.2f}" for shade in range(shades)]
+    paints += [f"fill: {colour}" for colour in (_COLOURS[-1:] * 2 if shades else _COLOURS)]
+    paths: list[list[str]] = [[] for _ in range(len(names) + 1)]
+    lines = []
+    for number, (places, groups) in enumerate(persons):
+        top = _LINE * number
+        lines.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{top + 8}" y2="{top + 8}"/>')
+        lines.append(f'<text x="{left - 6}" y="{top + 12}" text-anchor="end">{len(places)}</text>')
+        for x, group in zip((left + places * (right - left - width)).tolist(), groups.tolist(), strict=True):
+            paths[group].append(f"M{x:.1f} {top + 2}h{width:.1f}v12h-{width:.1f}z")
+    marks = [f'<path style="{paint}" d="{"".join(path)}"/>' for paint, path in zip(paints, paths, strict=False) if path]
+    low, high = (printable(end) for end in ends)
+    told = Markup('<text x="{}" y="{}">{}</text><text x="{}" y="{}" text-anchor="end">{}</text>')
+    key = [told.format(left, foot + 13, low, right, foot + 13, high)]
+    for place, (name, paint) in enumerate(zip(names, paints, strict=False)):
+        x, y = left + (right - left) // 2 * (place % 2), foot + 20 + 16 * (place // 2)
+        swatch = Markup('<path style="{}" d="M{} {}h9v9h-9z"/><text class="name" x="{}" y="{}">{}</text>')
+        key.append(swatch.format(paint, x, y, x + 14, y + 9, printable(name, _LETTERS)))
+    return _svg(foot + 20 + 16 * -(-len(names) // 2), alt, Markup("".join(lines + marks)) + Markup("").join(key))
 
 
 def epsilon_curve(curve: Sequence[tuple[float, float]]) -> Markup | None:
@@ -131,5 +209,5 @@ def percent(share: float) -> str:
 
 def _svg(height: int, alt: str, inner: Markup) -> Markup:
     return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-        _WIDTH, height, alt, inner
+        _WIDTH, height, printable(alt, _ALT), inner
     )

@@ -14,20 +14,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from markupsafe import Markup
 
+from lightning_dpgen.data.histories.row_table import RowTable
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.release.drawing.described import measured_from
-from lightning_dpgen.release.pages.charts import histogram, percent, ranked
+from lightning_dpgen.release.pages.charts import histogram, percent, ranked, timelines, transitions
 from lightning_dpgen.release.pages.text import printable, value_text
 from lightning_dpgen.release.rows.output_format import OutputFormat
 
 # The most records for charts, charts, items, example records and their columns; then the most bars and named values.
 ROWS, CHARTS, ITEMS, EXAMPLES, ACROSS = 50_000, 24, 30, 6, 16
 _BARS, _NAMES = 48, 10
-# Rows of a person that an example shows.
-_FIRST_ROWS = 4
+# Rows of a person that an example shows, and columns of a table whose steps are shown.
+_FIRST_ROWS, STEPS = 4, 2
 # Bars of equal width; the parts of the values that they may leave out at either end, the first that will do; the share of
 # these values in one bar that will not do; the share of a value told in words, and such values that are.
 _EVEN_BARS, _OFTEN, _TOLD = 30, 0.1, 4
@@ -286,24 +287,52 @@ def show_baskets(path: Path, schema: Schema) -> Shown:
 
 
 def show_histories(path: Path, schema: Schema) -> Shown:
-    """Show how many rows synthetic persons have, and some persons with their first rows."""
+    """Show the numbers of rows of synthetic persons, some persons in time, what follows what, and some first rows."""
     table, names = _read(path, schema.arrow.names, schema.arrow), [own.name for own in schema.tables]
     columns, n = schema.arrow.names, table.num_rows
     if not n:
         return Shown(0, [], columns, [], [False] * len(columns))
-    figures = []
-    for name in names:
-        lists = table.column(name).combine_chunks()
-        sizes = np.bincount(pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64))
-        mean, most = float(sizes @ np.arange(len(sizes)) / n), max(1, len(sizes) - 1)
-        said = f"numbers of {name} of synthetic persons from 0 to {most}, {mean:.1f} on average"
-        drawn = histogram(np.append(sizes, [0] * (most + 1 - len(sizes))) / n, "0 rows", f"{most} rows", said)
-        figures.append(Figure(f"{name} of a person", f"{mean:.1f} on average", drawn))
+    figures = [
+        figure
+        for rows in schema.tables
+        for figure in _histories(rows, schema.prefix(rows), table.column(rows.name).combine_chunks())
+    ]
     rows = [
         [_first_rows(value) if name in names else value_text(value) for name, value in record.items()]
         for record in table.slice(0, EXAMPLES).to_pylist()
     ]
     return Shown(n, figures, columns, rows, [False] * len(columns))
+
+
+def _histories(table: RowTable, prefix: str, lists: pa.ListArray) -> list[Figure]:
+    """Draw the rows of persons in a table: their number, some persons in time, and steps of a few columns."""
+    # Slow to import, and pages of other kinds need none of it.
+    from lightning_dpgen.metrics.history_pictures import persons_of, steps_of
+
+    counts = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+    sizes, mean, word = np.bincount(counts, minlength=2), float(counts.mean()), printable(table.name, 40)
+    most = len(sizes) - 1
+    said = f"numbers of {word} of synthetic persons from 0 to {most}, {mean:.1f} on average"
+    bars = histogram(sizes / len(counts), "0 rows", f"{most} rows", said)
+    figures = [Figure(f"{word} of a person", f"{mean:.1f} on average", bars)]
+    rows = pa.RecordBatch.from_struct_array(lists.flatten())
+    if not rows.num_rows:
+        return figures
+    codes = table.rows.encode(rows, outside="clamp").codes.astype(np.int64)
+    place = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
+    times = place if table.order is None else table.order.start.scale.ticks(rows.column(table.order.name))
+    name, (drawn,) = persons_of(table, [(counts, times, codes)], seed=0)
+    figures.append(Figure(f"{word} of some persons", f"by {printable(name, 40)}", timelines(**drawn)))
+    after = np.flatnonzero(place > 0)
+    if table.order is None or not len(after):
+        return figures
+    # Columns of categories first, since their choices need no bins.
+    columns = sorted(enumerate(table.rows.choices), key=lambda column: table.ordered_columns[column[0]] > 0)
+    for column, name in columns[:STEPS]:
+        (steps,) = steps_of(table, column, [(codes[after - 1, column], codes[after, column])])
+        title = printable(f"{prefix}{name}", 40) + ", from a row to the next"
+        figures.append(Figure(title, "", transitions(**steps, alt=title)))
+    return figures
 
 
 def _first_rows(rows: list[dict[str, Any]]) -> str:

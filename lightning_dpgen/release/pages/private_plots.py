@@ -35,19 +35,25 @@ def drawn(draw: Callable[[Axes], None], width: float, height: float, alt: str) -
     return _image(plot, "image/svg+xml", alt)
 
 
-def bars(real: np.ndarray, synthetic: np.ndarray, choices: Sequence[str] | None, alt: str) -> Markup:
-    """Draw shares of the values of one column, real and synthetic side by side; lines if there are very many."""
+def bars(
+    real: np.ndarray, synthetic: np.ndarray, choices: Sequence[str] | None, alt: str, *, named: bool = False
+) -> Markup:
+    """Draw shares of the values of one column, real and synthetic side by side; lines if there are very many.
+
+    Args:
+        named: whether the picture is larger, and tells which side is which, where nothing else does.
+    """
 
     def draw(axes: Axes) -> None:
         places = np.arange(len(real))
         if len(real) > _BARS:
-            axes.fill_between(places, real, step="mid", color=REAL, linewidth=0)
-            axes.step(places, synthetic, where="mid", color=SYNTHETIC, linewidth=1)
+            axes.fill_between(places, real, step="mid", color=REAL, linewidth=0, label="real")
+            axes.step(places, synthetic, where="mid", color=SYNTHETIC, linewidth=1, label="synthetic")
         else:
-            axes.bar(places - 0.2, real, 0.4, color=REAL)
-            axes.bar(places + 0.2, synthetic, 0.4, color=SYNTHETIC)
+            axes.bar(places - 0.2, real, 0.4, color=REAL, label="real")
+            axes.bar(places + 0.2, synthetic, 0.4, color=SYNTHETIC, label="synthetic")
         if len(real) > _LABELLED:
-            axes.set_xticks([0, len(real) - 1])
+            axes.set_xticks(places[:: -(-len(places) // _LABELLED)] if named else [0, len(real) - 1])
         else:
             axes.set_xticks(places)
         if choices is not None:
@@ -58,8 +64,10 @@ def bars(real: np.ndarray, synthetic: np.ndarray, choices: Sequence[str] | None,
         axes.set(ylim=(0.0, 1.04 * top), yticks=[0.0, top])
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.2g}" if 0.0 < value < 0.01 else f"{value:.0%}")
         axes.tick_params(length=0)
+        if named:
+            axes.legend()
 
-    return drawn(draw, 3.1, 2.0, alt)
+    return drawn(draw, *((4.6, 3.0) if named else (3.1, 2.0)), alt)
 
 
 def heat_map(values: np.ndarray, names: Sequence[str], alt: str) -> Markup:
@@ -109,6 +117,8 @@ def lines(
                 band = spread[number]
                 axes.fill_between(places, values - band, values + band, color=colour, alpha=0.16, linewidth=0)
         axes.set(xlabel=along, ylabel=up, xscale=scales[0], yscale=scales[1])
+        if scales[0] == "linear" and (at is None or all(float(place).is_integer() for place in at)):
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         _plain_numbers(axes)
         axes.legend()
 

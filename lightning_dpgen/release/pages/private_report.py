@@ -14,6 +14,7 @@ from lightning_dpgen.common.folders import owner_only
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.metrics.measure import Plot, format_score, meaning, measures_of
 from lightning_dpgen.metrics.summaries import FIGURES, Summary
+from lightning_dpgen.release.pages import charts
 from lightning_dpgen.release.pages import private_plots as plots
 from lightning_dpgen.release.pages.report import environment
 from lightning_dpgen.release.pages.text import printable
@@ -76,7 +77,8 @@ def _parts(drawn: Sequence[Plot]) -> list[dict[str, Any]]:
     for plot in drawn:
         form = _FORMS.get(plot.draw, "wide")
         part = parts.setdefault(plot.heading, {"heading": plot.heading, "form": form, "notes": plot.notes, "plots": []})
-        part["plots"].append((plot.caption, getattr(plots, plot.draw)(**plot.content)))
+        draw = getattr(plots, plot.draw, None) or getattr(charts, plot.draw)
+        part["plots"].append((plot.caption, draw(**plot.content)))
     return list(parts.values())
 
 
