@@ -23,7 +23,7 @@ _AT_ONCE, _MADE_UP, _STEPS_MADE_UP = 1 << 14, 6000, 50_000
 # Rounds of the fit; the pace of each, which falls to a half and a fifth; the share of the step before that is kept.
 _ROUNDS, _PACE, _KEPT, _LONGEST = 60, 0.5, 0.6, 0.6
 # Cells whose deviation is so many times what they hold on average have slow waves alone.
-_SMOOTH = 2.0
+_SMOOTH = 1.0
 # The weight of the table of a column by itself in the row before, over that of other tables of its size; found on the
 # training halves of two sets.
 _OWN = 3.5
