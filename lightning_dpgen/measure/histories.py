@@ -24,6 +24,8 @@ from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.plan import Plan
 
 STEPS = "steps"
+# The weight of a column of persons in the share of what is spent, over that of a table of steps.
+_PERSONS = 1.8
 # Units of a bound of 1.
 _UNITS = 2.0**20
 
@@ -56,7 +58,8 @@ class HistoryRecipe(Recipe):
         schema: the schema of histories; public.
         k: number of components of persons.
         n: the declared number of persons.
-        steps_share: share of what may be spent on the tables of steps, in mu^2.
+        steps_share: share of what may be spent on the tables of steps, in mu^2; None takes it from their number, beside
+            that of the columns of a person: .7 where rows have many columns, less where persons have more.
         seed: of the fits; public.
 
     Raises:
@@ -66,13 +69,13 @@ class HistoryRecipe(Recipe):
     schema: Any
     k: int
     n: int
-    steps_share: float = 0.7
+    steps_share: float | None = None
     seed: int = 0
     _last: dict = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_share("steps_share", self.steps_share)
+        check_share("steps_share", 0.5 if self.steps_share is None else self.steps_share)
 
     @cached_property
     def persons(self) -> TableRecipe:
@@ -84,11 +87,13 @@ class HistoryRecipe(Recipe):
         """The tables of persons, and those of steps."""
         if not (shares := weights_of_tables(self.schema)):
             return self.persons.workloads
+        groups = len(self.persons.schema.layout.groups)
+        share = len(shares) / (len(shares) + _PERSONS * groups) if self.steps_share is None else self.steps_share
         of_persons = tuple(
-            Workload(own.stage, own.noise_shares, own.max_noise, own.share * (1.0 - self.steps_share), own.rounds)
+            Workload(own.stage, own.noise_shares, own.max_noise, own.share * (1.0 - share), own.rounds)
             for own in self.persons.workloads
         )
-        return (*of_persons, Workload(STEPS, shares, self.n, self.steps_share, units=dict.fromkeys(shares, _UNITS)))
+        return (*of_persons, Workload(STEPS, shares, self.n, share, units=dict.fromkeys(shares, _UNITS)))
 
     def statistics(self, stage: str, state: State) -> Mapping[str, Statistic]:
         """Return the statistics of a stage; one person moves each by its bound in L2 at most, with all rows."""

@@ -79,7 +79,7 @@ def draw_rows(
         who = np.flatnonzero(counts > place)
         if not len(who):
             return
-        codes = state.codes(who, place)
+        codes = state.codes(who, place) | {"last": (counts[who] == place + 1).astype(np.int64)}
         logits = base.take(who, axis=1)
         if order is not None:
             logits += time_table.take(codes["time"], axis=1)

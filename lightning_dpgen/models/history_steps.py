@@ -75,6 +75,7 @@ class Steps:
         common = [
             Feature("rows", len(self._edges), len(self._edges)),
             Feature("place", places, places) if order is None else Feature("time", _TIMES, _TIMES),
+            Feature("last", 2, 0),
         ]
         self._others = {
             f"rows of {other.name}": (i, count_edges(other.max_rows, coarse=True))
@@ -162,6 +163,7 @@ class Steps:
         counts = [encoded.codes[:, part.start].astype(np.int64) for part in parts]
         fixed = self.of_persons(encoded.codes[:, : self.schema.attributes].astype(np.int64), counts)
         codes |= {name: own[who] for name, own in fixed.items() if asked(name)}
+        codes["last"] = (place == persons.counts[who] - 1).astype(np.int64)
         if order is None:
             codes["place"] = self.counts_bin(place)
         else:
