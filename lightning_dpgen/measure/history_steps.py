@@ -52,9 +52,9 @@ class StepTable(Statistic):
         self._target, self._feature, self.shape = target, feature, (feature.size, size)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        names = (self._feature.name, f"now: {self._target}")
-        who, codes = self._steps.of_histories(records, names)
-        return torch.from_numpy(scaled_sums(who, *(codes[name] for name in names), self.shape))
+        who, codes = self._steps.of_histories(records, (self._feature.name, f"now: {self._target}"))
+        cells = self._steps.cells_of(codes, self._target, self._feature)
+        return torch.from_numpy(scaled_sums(who, *cells, self.shape))
 
 
 def scaled_sums(who: np.ndarray, feature: np.ndarray, target: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
@@ -94,7 +94,7 @@ def weights_of_tables(schema: Any) -> dict[str, float]:
     weights = {}
     for steps in steps_of(schema):
         for target, feature, size in steps.tables:
-            own = _OWN if feature.name == f"before: {target}" else 1.0
+            own = _OWN if feature.name in (f"before: {target}", f"memory: {target}") else 1.0
             weights[steps.name_of(target, feature)] = steps.table.share * own * (feature.size * size) ** (2 / 3)
     return weights
 
@@ -122,7 +122,7 @@ class _Target:
         noise = [
             d * math.sqrt(len(x)) / total for d, x, total in zip(self.deviations, self.noisy, self.totals, strict=True)
         ]
-        self.best = noise.index(min(noise))
+        self.best = min((i for i, feature in enumerate(self.features) if not feature.of_memory), key=noise.__getitem__)
         base = self.noisy[self.best].sum(dim=0).clamp(min=_LEAST)
         self.base = base / base.sum()
         self.level = self.base.log()
@@ -226,7 +226,7 @@ def _expected(
     drawn = list(network.rows_after(number, attributes, heads, generator))
     if not drawn:
         return {
-            name: [torch.zeros(feature.size, size, dtype=torch.float64) for feature in steps.features[name]]
+            name: [torch.zeros(steps.shape_of(feature, size), dtype=torch.float64) for feature in steps.features[name]]
             for name, size, _ in steps.targets
         }
     who = np.concatenate([rows.who for rows in drawn])
@@ -237,6 +237,6 @@ def _expected(
     for name, size, _ in steps.targets:
         found[name] = []
         for feature in steps.features[name]:
-            sums = scaled_sums(who, codes[feature.name], codes[f"now: {name}"], (feature.size, size))
+            sums = scaled_sums(who, *steps.cells_of(codes, name, feature), steps.shape_of(feature, size))
             found[name].append(torch.from_numpy(sums / 2.0**_BITS))
     return found

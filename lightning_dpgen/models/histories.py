@@ -217,7 +217,7 @@ class StackedHistories(nn.Module):
             for j, (name, size, _) in enumerate(steps.targets):
                 self.register_buffer(f"level_{t}_{j}", torch.zeros(size))
                 for i, feature in enumerate(steps.features[name]):
-                    self.register_buffer(f"table_{t}_{j}_{i}", torch.zeros(feature.size, size))
+                    self.register_buffer(f"table_{t}_{j}_{i}", torch.zeros(steps.shape_of(feature, size)))
 
     @property
     def settings(self) -> dict[str, Any]:

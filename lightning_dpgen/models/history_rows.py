@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lightning_dpgen.models.history_steps import Steps, mean_codes
+from lightning_dpgen.models.history_steps import Steps, mean_codes, share_codes
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ def draw_rows(
     # Features that stay the same, and the time, which all targets have, are looked up once for all of them. Choices are
     # along the first axis, so that numbers of persons are added at once.
     base = np.tile(np.concatenate(list(few.values())).astype(np.float32)[:, None], len(head))
-    time_table, moving = np.zeros((width, 0), np.float32), []
+    time_table, moving, memories = np.zeros((width, 0), np.float32), [], {}
     for name in few:
         span = spans[name]
         for own, feature in zip(tables[name], steps.features[name], strict=True):
@@ -68,6 +68,8 @@ def draw_rows(
             elif feature.name == "time":
                 time_table = time_table if time_table.size else np.zeros((width, feature.size), np.float32)
                 time_table[span] = own.T
+            elif feature.of_memory:
+                memories[name] = own[0].astype(np.float32)
             elif feature.name.startswith("now: "):
                 following = now.setdefault(feature.name, np.zeros((width, feature.size), np.float32))
                 following[span] = own.T
@@ -95,6 +97,9 @@ def draw_rows(
                     stuck |= own[chosen, codes[before]] if target == name else False
                 continue
             shares = logits[span]
+            if name in memories:
+                quarters = state.quarters(name, who, place)
+                shares += memories[name][quarters]
             if name == "gap" and order.end is not None:
                 shares[state.beyond(who)] = -np.inf
             for before, target, own in barred:
@@ -107,6 +112,8 @@ def draw_rows(
             # Rounding may leave the last sum below the number.
             chosen = (sums[:-1] <= uniform[j] * sums[-1]).sum(axis=0)
             codes[f"now: {name}"] = chosen
+            if name in memories:
+                codes[f"memory: {name}"] = quarters[chosen, np.arange(len(who))]
             if (following := now.get(f"now: {name}")) is not None:
                 logits[span.stop :] += following[span.stop :].take(chosen, axis=1)
         # Where columns drawn before leave a column no choice, the row is that before, which keeps all constraints.
@@ -147,6 +154,8 @@ class _State:
             self._ticks = middles[np.minimum(head[:, 1], len(middles) - 1)]
             self._lowest = table.order.lowest[0][np.minimum(head[:, 1], len(middles) - 1)]
             self._before["before: gap"] = np.full(len(head), table.order.gap.choices)
+        self._seen = {f"column {i}": np.zeros((self._sizes[i], len(head)), np.int16) for i in steps.remembered}
+        self._see(np.arange(len(head)), {name: first[:, int(name.split()[-1])] for name in self._seen})
         self._totals = {i: np.zeros(len(head), np.int64) for i in self._most}
         self._numbers = {i: np.zeros(len(head), np.int64) for i in self._most}
 
@@ -158,6 +167,15 @@ class _State:
         if self._steps.table.order is None:
             return codes | {"place": np.full(len(who), self._steps.counts_bin(np.array(place)))}
         return codes | {"time": self._steps.times(self._ticks[who])}
+
+    def quarters(self, target: str, who: np.ndarray, place: int) -> np.ndarray:
+        """Return in which quarter the share of each choice (choices, n) among the rows so far is; 0 for none of them."""
+        return share_codes(self._seen[target].take(who, axis=1).astype(np.int64), place)
+
+    def _see(self, who: np.ndarray, now: Mapping[str, np.ndarray]) -> None:
+        for name, seen in self._seen.items():
+            there = now[name] < len(seen)
+            seen[now[name][there], who[there]] += 1
 
     def beyond(self, who: np.ndarray) -> np.ndarray:
         """Return which bins of distances (bins, n) pass the end even if all distances are lowest; one is always left."""
@@ -173,6 +191,7 @@ class _State:
             there = last < most
             self._totals[i][who] += np.where(there, last, 0)
             self._numbers[i][who] += there
+        self._see(who, {name: codes[f"now: {name}"] for name in self._seen})
         for name, own in self._before.items():
             own[who] = codes[name.replace("before: ", "now: ", 1)]
         if self._steps.table.order is not None:

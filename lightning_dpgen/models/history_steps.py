@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -38,6 +38,11 @@ class Feature:
     size: int
     ordered: int
 
+    @property
+    def of_memory(self) -> bool:
+        """Whether it is the share of the choice itself among the rows so far, which each choice follows from."""
+        return self.name.startswith("memory: ")
+
 
 class Steps:
     """The steps of histories in one table: from a row, and all before it, to the next one.
@@ -55,6 +60,8 @@ class Steps:
         features: for each target its features.
         numbers: of each column how many of its first choices are numbers, which have a mean: 0 for none.
         wide: the columns with very many choices, by the names of their targets.
+        remembered: the columns of some choices in no order, of which a person's earlier rows are remembered: each choice
+            follows from its share among them.
     """
 
     def __init__(self, schema: Any, number: int) -> None:
@@ -63,6 +70,7 @@ class Steps:
         of_rows = table.ordered_columns
         self.targets = [("gap", order.gap.choices, order.gap.ordered)] if order is not None else []
         self.wide = {f"column {i}" for i, size in enumerate(rows.groups) if size > _WIDE and not of_rows[i]}
+        self.remembered = [i for i, size in enumerate(rows.groups) if 2 < size <= _WIDE and not of_rows[i]]
         for i, size in enumerate(rows.groups):
             self.targets += [(f"same: column {i}", 2, 0)] if f"column {i}" in self.wide else []
             self.targets.append((f"column {i}", size, of_rows[i]))
@@ -100,6 +108,7 @@ class Steps:
             else:
                 own = [Feature(f"before: {name}", size, ordered)]
                 own += [Feature(f"mean: {name}", *self._size_of_mean(column))] if self.numbers[column] else []
+                own += [Feature(f"memory: {name}", 1, 0)] if column in self.remembered else []
             now = [Feature(f"now: {other}", *rest) for other, *rest in self.targets[:j] if other not in self.wide]
             first = common if few or column in (None, 0) else common[1:2] if order is not None else []
             self.features[name] = [*first, *own, *now]
@@ -113,7 +122,20 @@ class Steps:
         """All pairs of a target and a feature, with the number of the target's choices; none without a second row."""
         if self.table.max_rows == 1:
             return []
-        return [(name, feature, size) for name, size, _ in self.targets for feature in self.features[name]]
+        return [(name, feature, self.shape_of(feature, size)[1]) for name, size, _ in self.targets
+                for feature in self.features[name]]  # fmt: skip
+
+    @staticmethod
+    def shape_of(feature: Feature, size: int) -> tuple[int, int]:
+        """Return the shape of the table of a feature and a target with so many choices."""
+        return feature.size, (_SHARES + 1 if feature.of_memory else size)
+
+    @staticmethod
+    def cells_of(codes: Mapping[str, np.ndarray], target: str, feature: Feature) -> tuple[np.ndarray, np.ndarray]:
+        """Return the row and the column of each step in a table, both (S,)."""
+        if feature.of_memory:
+            return np.zeros_like(codes[feature.name]), codes[feature.name]
+        return codes[feature.name], codes[f"now: {target}"]
 
     def name_of(self, target: str, feature: Feature) -> str:
         """Return the name of a table in plan and ledger."""
@@ -184,6 +206,14 @@ class Steps:
                 values = np.where(there, column, 0), there.astype(np.int64)
                 total, number = ((running(own, persons) - own)[step - 1] for own in values)
                 codes[f"mean: column {i}"] = mean_codes(total, number, size)
+            if i in self.remembered and asked(f"memory: column {i}"):
+                order_of = np.lexsort((persons.place, column, persons.person))
+                new = np.diff(column[order_of], prepend=-1) != 0
+                new |= np.diff(persons.person[order_of], prepend=-1) != 0
+                rank, begins = np.arange(len(order_of)), np.flatnonzero(new)
+                earlier = np.empty(len(order_of), np.int64)
+                earlier[order_of] = rank - np.repeat(begins, np.diff(begins, append=len(order_of)))
+                codes[f"memory: column {i}"] = share_codes(earlier[step], place)
             if f"column {i}" in self.wide:
                 same = column[step] == column[step - 1]
                 codes |= {f"now: same: column {i}": same.astype(np.int64), f"new: column {i}": -same.astype(np.int64)}
@@ -214,6 +244,11 @@ def count_edges(most: int, *, coarse: bool = False) -> np.ndarray:
     return np.array(edges)
 
 
+def share_codes(number: np.ndarray, of: Any) -> np.ndarray:
+    """Return the quarters of shares, rounded up, so that no other share is 0."""
+    return -(-_SHARES * number // of)
+
+
 def mean_codes(total: np.ndarray, number: np.ndarray, size: int) -> np.ndarray:
     """Return the codes of means; the last one where there is no value.
 
@@ -224,5 +259,5 @@ def mean_codes(total: np.ndarray, number: np.ndarray, size: int) -> np.ndarray:
         (array([5, 1, 4]), array([1, 2]))
     """
     if size == 2:
-        return np.where(number > 0, -(-_SHARES * total // np.maximum(number, 1)), _SHARES + 1)
+        return np.where(number > 0, share_codes(total, np.maximum(number, 1)), _SHARES + 1)
     return np.where(number > 0, (2 * total + number) // (2 * np.maximum(number, 1)), size)
