@@ -40,7 +40,7 @@ class Feature:
 
     @property
     def of_memory(self) -> bool:
-        """Whether it is the share of the choice itself among the rows so far, which each choice follows from."""
+        """True if it is the share of the choice itself among the rows so far, from which each choice follows."""
         return self.name.startswith("memory: ")
 
 
