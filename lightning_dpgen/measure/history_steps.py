@@ -62,12 +62,13 @@ def scaled_sums(who: np.ndarray, feature: np.ndarray, target: np.ndarray, shape:
 
     Args:
         who: (S,) the person of each step.
-        feature: (S,) its choice of the feature; a step with -1 does not count.
-        target: (S,) its choice of the target.
+        feature: (S,) its choice of the feature; a step with none of them, such as -1, does not count.
+        target: (S,) its choice of the target, likewise.
         shape: of the table.
     """
     size = math.prod(shape)
-    there = feature >= 0
+    # A cell outside of the table would be one of the next person, and the bound that of several histories.
+    there = (feature >= 0) & (feature < shape[0]) & (target >= 0) & (target < shape[1])
     keys = who.astype(np.int64) * size + feature * shape[1] + target
     pairs, counts = np.unique(keys if there.all() else keys[there], return_counts=True)
     persons = pairs // size

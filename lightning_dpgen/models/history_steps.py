@@ -194,8 +194,9 @@ class Steps:
         if order is not None and asked("time"):
             assert persons.starts is not None
             first, distance = self.middles
-            ticks, there = distance[persons.gaps], persons.counts > 0
-            ticks[persons.begins[there]] = first[persons.starts[there]]
+            # A record of the layout may say of a row that it is none, and counts for nothing there.
+            ticks, there = distance[np.minimum(persons.gaps, len(distance) - 1)], persons.counts > 0
+            ticks[persons.begins[there]] = first[np.minimum(persons.starts[there], len(first) - 1)]
             codes["time"] = self.times(running(ticks, persons))[step - 1]
         for i, (size, most) in enumerate(zip(self.table.rows.layout.groups, self.numbers, strict=True)):
             column = persons.rows[:, i]

@@ -106,6 +106,22 @@ def test_one_person_moves_no_table_by_more_than_its_bound(name):
     assert checked > 20 and 0.999 < largest <= 1.0 + 1e-12
 
 
+@pytest.mark.parametrize("name", ["whole", "wide", "two", "long"])
+def test_no_record_of_the_layout_moves_a_table_by_more_than_its_bound(name):
+    """Rows that are none, places behind the last row, and all else that no reader makes: an audit makes such records."""
+    schema, recipe = SCHEMAS[name], HistoryRecipe(SCHEMAS[name], 3, 100)
+    groups, random = np.array(schema.layout.groups), np.random.default_rng(0)
+    codes = [random.integers(0, groups, (60, len(groups))), np.where(random.random((60, len(groups))) < 0.5, groups - 1, 0)]
+    codes = np.concatenate(codes)
+    for part, table in zip(schema.parts, schema.tables, strict=True):
+        codes[30:90, part.start] = table.max_rows
+    encoded, none = Encoded(np.zeros((len(codes), 0), np.float32), codes), torch.zeros(1, dtype=torch.int64)
+    (steps,) = [own for own in recipe.workloads if own.stage == STEPS]
+    for statistic in recipe.statistics(steps.stage, {}).values():
+        for i in range(len(codes)):
+            assert float((statistic.sums(encoded[i : i + 1], none).double() * statistic.unit).norm()) <= statistic.bound
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3, 7, 99, 999])
 def test_a_history_is_scaled_to_a_length_of_one_and_no_more(steps):
     """However its steps are divided among cells: the largest whole weight, in exact numbers."""

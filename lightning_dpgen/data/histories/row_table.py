@@ -308,13 +308,16 @@ class RowTable:
         steps[persons.begins[there]] = first
         times = running(steps, persons)
         if self.order.end is not None:
-            times = self._until_end(persons, steps, times)
+            times = self._until_end(persons, steps, times, random)
         return start.scale.column(times, np.zeros(len(steps), bool))
 
-    def _until_end(self, persons: PersonRows, steps: np.ndarray, times: np.ndarray) -> np.ndarray:
-        """Return times (R,) none of which is past the end: within their bins, distances shrink by one part for each person.
+    def _until_end(
+        self, persons: PersonRows, steps: np.ndarray, times: np.ndarray, random: np.random.Generator
+    ) -> np.ndarray:
+        """Return times (R,), none past the end: distances of a person that would pass it shrink within their bins.
 
-        Where even the lowest distances pass the end, times stay at it.
+        They shrink by one part for each person, at random up to the one that ends there, so that times do not pile up at
+        the end. Where even the lowest distances pass the end, times stay at it.
         """
         there, end = persons.counts > 0, self.order.last
         first, distances = self.order.lowest
@@ -324,6 +327,7 @@ class RowTable:
         above = np.maximum(times[ends] - running(lowest, persons)[ends], 1)
         part = np.ones(len(persons.counts))
         part[there] = np.clip((end - running(lowest, persons)[ends]) / above, 0.0, 1.0)
+        part = np.where(part < 1.0, part * random.random(len(part)), part)
         shrunk = lowest + np.floor((steps - lowest) * part[persons.person]).astype(np.int64)
         return np.minimum(running(shrunk, persons), end)
 

@@ -71,6 +71,7 @@ class HistorySchema(Schema):
             words = [(self.key, "the key of persons"), *((name, "the table of rows") for name in names)]
             if taken := [(name, own) for name, own in words if name in attributes]:
                 raise BadSchema(f"is {taken[0][1]}, too: expected another name", taken[0][0], place=PERSONS)
+        self._check_case()
         if len(self.layout.groups) > _MOST_GROUPS:
             longest = max(self.tables, key=lambda table: len(table.groups))
             raise BadSchema(
@@ -79,6 +80,20 @@ class HistorySchema(Schema):
                 key="max_rows",
                 place=longest.name,
             )
+
+    def _check_case(self) -> None:
+        """Refuse names that a database takes for one, or keeps for itself."""
+        of_tables = {PERSONS: [self.key, *(column.name for column in self.persons.columns)]} if self.persons else {}
+        for table in self.tables:
+            order = [] if table.order is None else [table.order.name]
+            of_tables[table.name] = [table.person, *order, *(column.name for column in table.rows.columns)]
+        for place, names in (("tables", [*dict.fromkeys([PERSONS, *of_tables])]), *of_tables.items()):
+            folded = [name.casefold() for name in names]
+            for name, own in zip(names, folded, strict=True):
+                if folded.count(own) > 1:
+                    raise BadSchema("differs from another name by its case alone: expected another name", name, place=place)
+                if place == "tables" and own.startswith("sqlite_"):
+                    raise BadSchema("is a name that SQLite keeps for itself: expected another name", name, place=place)
 
     @property
     def attributes(self) -> int:
