@@ -55,12 +55,12 @@ def serves(x: Tensor, probe: Callable[[torch.device], object]) -> bool:
 
 @functools.cache
 def _compiles(device: torch.device, probe: Callable[[torch.device], object]) -> bool:
-    """Return True if Triton compiles for a device; a warning says once why it does not, as without a C compiler."""
+    """Return True if kernels of a kind serve a device; a warning says once why they do not, as without a C compiler."""
     try:
         probe(device)
     except Exception as error:
         warnings.warn(
-            f"Triton compiles nothing for {device} ({type(error).__name__}: {str(error)[:200]}): private steps take "
+            f"kernels in Triton do not serve {device} ({type(error).__name__}: {str(error)[:200]}): private steps take "
             "torch's own operations, which are slower",
             stacklevel=2,
         )

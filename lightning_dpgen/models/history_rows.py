@@ -87,6 +87,7 @@ def draw_rows(
             logits += time_table.take(codes["time"], axis=1)
         for feature, span, own in moving:
             logits[span] += own.take(codes[feature], axis=1)
+        quarters: dict[str, np.ndarray] = {}
         uniform, stuck = torch.rand(len(spans), len(who), generator=generator).numpy(), np.zeros(len(who), bool)
         for j, (name, span) in enumerate(spans.items()):
             if name in steps.wide:
@@ -98,8 +99,8 @@ def draw_rows(
                 continue
             shares = logits[span]
             if name in memories:
-                quarters = state.quarters(name, who, place)
-                shares += memories[name][quarters]
+                quarters[name] = state.quarters(name, who, place)
+                shares += memories[name][quarters[name]]
             if name == "gap" and order.end is not None:
                 shares[state.beyond(who)] = -np.inf
             for before, target, own in barred:
@@ -112,8 +113,6 @@ def draw_rows(
             # Rounding may leave the last sum below the number.
             chosen = (sums[:-1] <= uniform[j] * sums[-1]).sum(axis=0)
             codes[f"now: {name}"] = chosen
-            if name in memories:
-                codes[f"memory: {name}"] = quarters[chosen, np.arange(len(who))]
             if (following := now.get(f"now: {name}")) is not None:
                 logits[span.stop :] += following[span.stop :].take(chosen, axis=1)
         # Where columns drawn before leave a column no choice, the row is that before, which keeps all constraints.
@@ -122,6 +121,8 @@ def draw_rows(
             if f"column {i}" in steps.wide:
                 codes[f"now: same: column {i}"] |= stuck
                 codes[f"new: column {i}"] = -codes[f"now: same: column {i}"]
+        for name, own in quarters.items():
+            codes[f"memory: {name}"] = own[codes[f"now: {name}"], np.arange(len(who))]
         yield DrawnRows(who, place, codes)
         state.move(who, codes)
 
