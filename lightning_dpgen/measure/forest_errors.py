@@ -86,6 +86,7 @@ class MixtureErrors:
         if self.label is not None:
             apart |= {pair for group in range(len(spans)) for pair in ((self.label, group), (group, self.label))}
             self.known[spans[self.label]] = 0.0
+        self.moments = None if tables.moments is None else _Moments.of(forest, tables, apart)
         self.parts = _Rows.of(spans, apart, self.target, self.pair_weights, across)
         self.sets = [
             made for groups, counts in tables.sets.items()
@@ -174,6 +175,8 @@ class MixtureErrors:
                         places = (self.spans[pair[0]], self.spans[pair[1]])
                         errors = (table - self.target[:, *places]).square().sum()
                         error = error + often * self.finer.get(pair, self.weight_of_pairs) * errors
+                        if self.moments is not None:
+                            error = error + often * self.moments.of_pair(pair, table.sum(dim=0))
                         if self.penalties is not None:
                             error = error + often * (table * self.penalties[places]).sum()
             every = torch.cat([shares[group] for group in range(len(self.spans))], dim=1)
@@ -183,6 +186,8 @@ class MixtureErrors:
         for own in self.sets:
             errors = own.made(weights, every, self.spans, walks) - own.target
             error = error + own.weight * errors.square().sum()
+        if self.moments is not None:
+            error = error + self.moments.across(weights, every)
         return error + _Across.apply(every, by_label, self.parts), divergence
 
 
@@ -350,6 +355,61 @@ class _Set:
         )
         rest = functools.reduce(lambda one, other: (one[:, :, None] * other[:, None]).flatten(1), others)
         return (weights[:, None] * first).T @ rest
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Moments of contrasts of two groups each.
+
+    Args:
+        contrasts: (width, d) of the choices of all groups.
+        spans: for each group its choices, and its contrasts.
+        target: (d, d) what is aimed at, in shares.
+        weights: (d, d) of squared errors; 0 for those that were not measured.
+        apart: (d, d) the same, 0 within a tree.
+    """
+
+    contrasts: Tensor
+    spans: Sequence[tuple[slice, slice]]
+    target: Tensor
+    weights: Tensor
+    apart: Tensor
+
+    @classmethod
+    def of(cls, forest: Forest, tables: NoisyTables, within: Collection[tuple[int, int]]) -> _Moments:
+        """Return the moments of noisy tables.
+
+        Args:
+            within: pairs of groups, both ways, of which components alone do not tell.
+        """
+        moments, spans = tables.moments, forest.layout.spans
+        assert moments is not None
+        contrasts = np.zeros((forest.layout.width, len(moments.sums)))
+        for span, own, table in zip(spans, moments.spans, moments.contrasts, strict=True):
+            contrasts[span, own] = table
+        there = contrasts.any(axis=0)
+        weights = _weight_of(moments.deviation, tables.total) * np.outer(there, there)
+        for own in moments.spans:
+            weights[own, own] = 0.0
+        apart = weights.copy()
+        for one, other in within:
+            apart[moments.spans[one], moments.spans[other]] = 0.0
+        target = moments.sums / tables.total
+        parts = (torch.from_numpy(part).float() for part in (contrasts, target, weights, apart))
+        return cls(next(parts), list(zip(spans, moments.spans, strict=True)), *parts)
+
+    def across(self, weights: Tensor, every: Tensor) -> Tensor:
+        """Return the squared errors of groups of different trees, from weights (k,) and shares (k, width) of components."""
+        made = every @ self.contrasts
+        errors = made.T @ (weights[:, None] * made) - self.target
+        # Each pair is there twice.
+        return 0.5 * (self.apart * errors.square()).sum()
+
+    def of_pair(self, pair: tuple[int, int], table: Tensor) -> Tensor:
+        """Return those of two groups of a tree, from their table (choices, choices)."""
+        (one, rows), (other, columns) = (self.spans[group] for group in pair)
+        errors = self.contrasts[one, rows].T @ table @ self.contrasts[other, columns] - self.target[rows, columns]
+        return (self.weights[rows, columns] * errors.square()).sum()
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lightning_dpgen.common import pace
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.measure.history_steps import fit_steps, step_tables, weights_of_tables
+from lightning_dpgen.measure.history_steps import fit_steps, step_statistics, steps_of, units_of_tables, weights_of_tables
+from lightning_dpgen.measure.pair_moments import contrast_moments
 from lightning_dpgen.measure.recipe import LEARNING, Recipe
-from lightning_dpgen.measure.statistics import Statistic
-from lightning_dpgen.measure.tables import TableRecipe
+from lightning_dpgen.measure.statistics import UNITS, Statistic
+from lightning_dpgen.measure.step_moments import StepContrasts
+from lightning_dpgen.measure.tables import MOMENTS, TABLES, TableRecipe
 from lightning_dpgen.measure.workload import State, Workload, check_share
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.histories import PersonLevel, StackedHistories
@@ -25,9 +28,9 @@ from lightning_dpgen.privacy.plan import Plan
 
 STEPS = "steps"
 # The weight of a column of persons in the share of what is spent, over that of a table of steps.
-_PERSONS = 1.8
-# Units of a bound of 1.
-_UNITS = 2.0**20
+_PERSONS = 0.8
+# The share of the moments of persons, which tell more than tables do of what goes with numbers of rows.
+_MOMENTS_SHARE = 0.05
 
 
 class OfPersons(Statistic):
@@ -85,29 +88,45 @@ class HistoryRecipe(Recipe):
     @property
     def workloads(self) -> tuple[Workload, ...]:
         """The tables of persons, and those of steps."""
-        if not (shares := weights_of_tables(self.schema)):
-            return self.persons.workloads
-        groups = len(self.persons.schema.layout.groups)
-        share = len(shares) / (len(shares) + _PERSONS * groups) if self.steps_share is None else self.steps_share
+        weights, groups = weights_of_tables(self.schema), len(self.persons.schema.layout.groups)
+        share = len(weights) / (len(weights) + _PERSONS * groups)
+        share = self.steps_share if self.steps_share is not None and weights else share
+        share *= 1.0 - _MOMENTS_SHARE
         of_persons = tuple(
-            Workload(own.stage, own.noise_shares, own.max_noise, own.share * (1.0 - share), own.rounds)
+            Workload(own.stage, own.noise_shares, own.max_noise, own.share * (1.0 - share - _MOMENTS_SHARE), own.rounds)
             for own in self.persons.workloads
         )
-        return (*of_persons, Workload(STEPS, shares, self.n, share, units=dict.fromkeys(shares, _UNITS)))
+        total = sum(weights.values())
+        noise_shares = {name: own * share / total for name, own in weights.items()} | {MOMENTS: _MOMENTS_SHARE}
+        units = units_of_tables(self.schema) | {MOMENTS: UNITS["moments"]}
+        return (*of_persons, Workload(STEPS, noise_shares, self.n, share + _MOMENTS_SHARE, units=units))
 
     def statistics(self, stage: str, state: State) -> Mapping[str, Statistic]:
         """Return the statistics of a stage; one person moves each by its bound in L2 at most, with all rows."""
         if stage == STEPS:
-            return step_tables(self.schema)
+            shares = self._shares(state)
+            moments = contrast_moments(self.persons.schema.layout, shares)
+            return step_statistics(self._contrasts(shares)) | {MOMENTS: OfPersons(self.schema, moments)}
         of_persons = self.persons.statistics(stage, self._of_persons(state))
         return {name: OfPersons(self.schema, own) for name, own in of_persons.items()}
+
+    def _shares(self, state: State) -> list[np.ndarray]:
+        """Return the shares of the choices of each group of persons, as their tables say."""
+        return self.persons.shares({TABLES: state[TABLES]})
+
+    def _contrasts(self, shares: Sequence[np.ndarray]) -> list[StepContrasts]:
+        """Return the contrasts of each table of rows."""
+        return [StepContrasts(steps, self.persons.schema, shares) for steps in steps_of(self.schema)]
 
     def warnings(self, plan: Plan) -> list[str]:
         """Return what noise hides of persons."""
         return self.persons.warnings(plan)
 
     def _of_persons(self, state: State) -> State:
-        return {stage: accesses for stage, accesses in state.items() if stage != STEPS}
+        """Return what was measured of persons; moments beside the tables."""
+        if not (steps := state.get(STEPS)):
+            return state
+        return {TABLES: [{**state[TABLES][0], MOMENTS: steps[0][MOMENTS]}]}
 
     def _mixture(self, state: State) -> Mixture:
         persons = self.persons._mixture(self._of_persons(state))
@@ -115,7 +134,7 @@ class HistoryRecipe(Recipe):
         assert isinstance(forests, StackedForests), "the network of tables"
         network = StackedHistories(self.schema, self.k, forests.parents)
         network.persons.load_state_dict(forests.state_dict())
-        if STEPS in state:
-            with pace.stage(LEARNING), torch.no_grad():
-                fit_steps(network, persons.weights, state[STEPS][0], self.seed)
+        with pace.stage(LEARNING), torch.no_grad():
+            contrasts, total = self._contrasts(self._shares(state)), self.persons.total(state)
+            fit_steps(network, persons.weights, state[STEPS][0], contrasts, total, self.seed)
         return Mixture(network, persons.weights)

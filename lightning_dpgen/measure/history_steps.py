@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.measure.pair_estimates import NoisyPair
+from lightning_dpgen.measure.pair_tables import nearest_shares
 from lightning_dpgen.measure.statistics import Statistic
+from lightning_dpgen.measure.step_moments import ByContrasts, StepContrasts, StepMoments
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.histories import StackedHistories
 from lightning_dpgen.models.history_steps import Feature, Steps
@@ -27,6 +30,10 @@ _SMOOTH = 1.0
 # The weight of the table of a column by itself in the row before, over that of other tables of its size; found on the
 # training halves of two sets.
 _OWN = 3.5
+# Cells beyond which a table gets no more weight, and the weight of moments over that of all tables of their table of rows.
+_LARGE, _OF_MOMENTS = 300, 0.2
+# The evidence from which on a wide column follows from another one of the row; and how much of its margin is mixed in.
+_TIED, _BLUR = 6.0, 0.05
 # The least that a choice of a target counts, in steps.
 _LEAST = 0.25
 
@@ -52,7 +59,7 @@ class StepTable(Statistic):
         self._target, self._feature, self.shape = target, feature, (feature.size, size)
 
     def sums(self, records: Encoded, component: Tensor) -> Tensor:
-        who, codes = self._steps.of_histories(records, (self._feature.name, f"now: {self._target}"))
+        who, codes = self._steps.of_histories(records, self._steps.names_of(self._target, self._feature))
         cells = self._steps.cells_of(codes, self._target, self._feature)
         return torch.from_numpy(scaled_sums(who, *cells, self.shape))
 
@@ -87,34 +94,77 @@ def steps_of(schema: Any) -> list[Steps]:
 
 
 def weights_of_tables(schema: Any) -> dict[str, float]:
-    """Return the weights of all tables of steps: a large one gets more, by the power 2/3 of its cells.
+    """Return the weights of all tables and moments of steps: a large one gets more, by the power 2/3 of its cells.
 
     A column by itself in the row before gets more, since histories are told by it first. The share of a table of
     rows weighs all of its own.
     """
     weights = {}
     for steps in steps_of(schema):
+        of_table = {}
         for target, feature, size in steps.tables:
             own = _OWN if feature.name in (f"before: {target}", f"memory: {target}") else 1.0
-            weights[steps.name_of(target, feature)] = steps.table.share * own * (feature.size * size) ** (2 / 3)
+            of_table[steps.name_of(target, feature)] = own * min(feature.size * size, _LARGE) ** (2 / 3)
+        if steps.by_contrasts:
+            of_table[steps.name_of_moments] = _OF_MOMENTS * sum(of_table.values())
+        weights |= {name: steps.table.share * own for name, own in of_table.items()}
     return weights
 
 
-def step_tables(schema: Any) -> dict[str, Statistic]:
-    """Return the statistics of all tables of steps, by their names."""
-    return {
-        steps.name_of(target, feature): StepTable(steps, target, feature, size)
-        for steps in steps_of(schema)
-        for target, feature, size in steps.tables
-    }
+def units_of_tables(schema: Any) -> dict[str, float]:
+    """Return of how many of its units the bound of each statistic of steps is."""
+    moments = {steps.name_of_moments for steps in steps_of(schema)}
+    return {name: 1.0 / (StepMoments if name in moments else StepTable).unit for name in weights_of_tables(schema)}
+
+
+def step_statistics(contrasts: Sequence[StepContrasts]) -> dict[str, Statistic]:
+    """Return the statistics of steps, by their names.
+
+    Args:
+        contrasts: of each table of rows.
+    """
+    statistics: dict[str, Statistic] = {}
+    for own in contrasts:
+        steps = own.steps
+        statistics |= {
+            steps.name_of(target, feature): StepTable(steps, target, feature, size)
+            for target, feature, size in steps.tables
+        }
+        statistics |= {steps.name_of_moments: StepMoments(own)} if steps.by_contrasts else {}
+    return statistics
+
+
+def _tie(steps: Steps, name: str, feature: Feature, measured: Mapping[str, Measured]) -> Tensor:
+    """Return the logarithms of the factors by which a column of a row makes choices of a wide one likelier.
+
+    Returns:
+        (choices of the column, choices of the wide one), 0 where noise hides that they have to do with each other.
+    """
+    table = measured[steps.name_of(name, feature)]
+    counts, deviation = table.sums.double().numpy(), max(table.deviation, 1e-6)
+    (alone,) = measured[steps.name_of(name, steps.features[name][0])].sums.double().numpy()
+    total = max(float(counts.sum()), 1.0)
+    rows = nearest_shares(counts.sum(axis=1) / total)
+    columns = nearest_shares(alone / max(float(alone.sum()), 1.0))
+    pair = NoisyPair(counts, deviation, rows, columns, total)
+    if pair.evidence < _TIED:
+        return torch.zeros(counts.shape, dtype=torch.float64)
+    shares = pair.estimate(np.random.default_rng(0)).shares
+    given = shares / np.maximum(shares.sum(axis=1, keepdims=True), 1e-12)
+    ratio = (given + _BLUR * columns) / (1.0 + _BLUR) / np.maximum(columns, 1e-12)
+    return torch.from_numpy(np.where(columns > 1e-12, np.log(ratio.clip(1e-3, 1e3)), 0.0))
 
 
 class _Target:
     """The tables of one target while they are fitted."""
 
-    def __init__(self, steps: Steps, j: int, measured: Mapping[str, Measured]) -> None:
+    def __init__(self, steps: Steps, j: int, measured: Mapping[str, Measured], contrasts: ByContrasts | None) -> None:
         name, size, ordered = steps.targets[j]
-        self.name, self.features = name, steps.features[name]
+        self.name, self._all = name, steps.features[name]
+        self.features, self.ties = steps.fitted(name), {}
+        if name in steps.wide:
+            self.ties = {own.name: _tie(steps, name, own, measured) for own in self._all if own not in self.features}
+        self.contrasts = contrasts
         found = [measured[steps.name_of(name, feature)] for feature in self.features]
         self.noisy = [own.sums.double() for own in found]
         self.deviations = [own.deviation for own in found]
@@ -138,6 +188,13 @@ class _Target:
             self._left.append(left)
             self._right.append(right)
             self._ridge.append((1.0 + deviation**2 / max(mean, 0.5)) * kept)
+
+    def written(self) -> list[Tensor]:
+        """Return the tables of all features."""
+        by_name = {own.name: table for own, table in zip(self.features, self.tables, strict=True)} | self.ties
+        return [
+            by_name[own.name] if own.name in by_name else self.contrasts.table(self.name, own.name) for own in self._all
+        ]
 
     def step(self, expected: list[Tensor], pace: float) -> None:
         """Move the tables towards those that make the noisy ones, given what they make now."""
@@ -174,70 +231,91 @@ def slow_waves(size: int, ordered: int, part: float) -> Tensor | None:
     return projection
 
 
-def fit_steps(network: StackedHistories, weights: Tensor, measured: Mapping[str, Measured], seed: int) -> None:
+def fit_steps(
+    network: StackedHistories,
+    weights: Tensor,
+    measured: Mapping[str, Measured],
+    contrasts: Sequence[StepContrasts],
+    total: float,
+    seed: int,
+) -> None:
     """Fit the tables of steps to noisy ones, by histories that the network makes up. Post-processing.
 
-    In each round histories are drawn, and the tables of each target move by the difference between the noisy counts and
-    those that are expected in these histories, over the curvature of a log-linear model.
+    In each round histories are drawn, and the tables of each target move by the difference between the noisy counts, and
+    moments, and those that are expected in these histories, over the curvature of a log-linear model.
 
     Args:
         network: whose persons are fitted; its tables are written.
         weights: (k,) of its components.
-        measured: the noisy tables, by `Steps.name_of`.
+        measured: the noisy tables and moments, by the names of `step_statistics`.
+        contrasts: of each table of rows.
+        total: the number of persons, as it is estimated.
         seed: of the histories; public.
     """
     generator = torch.Generator().manual_seed(seed)
     for number, steps in enumerate(network.steps):
         if steps.tables:
-            _fit_table(network, number, weights, measured, generator)
+            moments = measured.get(steps.name_of_moments)
+            by_contrasts = None if moments is None else ByContrasts(contrasts[number], moments)
+            _fit_table(network, number, weights, measured, by_contrasts, total, generator)
 
 
 def _fit_table(
-    network: StackedHistories, number: int, weights: Tensor, measured: Mapping[str, Measured], generator: torch.Generator
+    network: StackedHistories,
+    number: int,
+    weights: Tensor,
+    measured: Mapping[str, Measured],
+    contrasts: ByContrasts | None,
+    total: float,
+    generator: torch.Generator,
 ) -> None:
     """Fit the steps of one table of rows."""
     steps = network.steps[number]
-    targets = [_Target(steps, j, measured) for j in range(len(steps.targets))]
+    targets = [_Target(steps, j, measured, contrasts) for j in range(len(steps.targets))]
     for turn in range(_ROUNDS):
         _write(network, number, targets)
         component = torch.multinomial(weights.double(), _MADE_UP, replacement=True, generator=generator)
-        expected = _expected(network, number, component, generator)
+        who, codes, part = _drawn(network, number, component, generator)
         pace = _PACE * (1.0 if turn < _ROUNDS // 2 else 0.5 if turn < 0.8 * _ROUNDS else 0.2)
         for target in targets:
-            target.step(expected[target.name], pace)
+            target.step(_expected(steps, target.name, who, codes), pace)
+        if contrasts is not None and len(who):
+            contrasts.step(who, codes, total / (part * _MADE_UP), pace)
     _write(network, number, targets)
 
 
 def _write(network: StackedHistories, number: int, targets: list[_Target]) -> None:
     for j, target in enumerate(targets):
         network.level_of(number, j).copy_(target.level)
-        for own, table in zip(network.tables_of(number, j), target.tables, strict=True):
+        for own, table in zip(network.tables_of(number, j), target.written(), strict=True):
             own.copy_(table)
 
 
-def _expected(
+def _drawn(
     network: StackedHistories, number: int, component: Tensor, generator: torch.Generator
-) -> dict[str, list[Tensor]]:
-    """Return the expected tables of histories that are drawn, by target and feature; of long ones fewer do."""
+) -> tuple[np.ndarray, dict[str, np.ndarray], float]:
+    """Return the steps of histories that are drawn: the person (S,) and codes; and what part of persons they are of."""
     steps, (attributes, heads) = network.steps[number], network.draw_persons(component, generator)
     later = heads[number][:, 0] - 1
     with_steps = np.flatnonzero(later > 0)
+    # Fewer of long histories are enough.
     some = with_steps[: int((later[with_steps].cumsum() < _STEPS_MADE_UP).sum()) + 1]
     attributes, heads = attributes[some], [head[some] for head in heads]
-    drawn = list(network.rows_after(number, attributes, heads, generator))
-    if not drawn:
-        return {
-            name: [torch.zeros(steps.shape_of(feature, size), dtype=torch.float64) for feature in steps.features[name]]
-            for name, size, _ in steps.targets
-        }
-    who = np.concatenate([rows.who for rows in drawn])
+    rows = list(network.rows_after(number, attributes, heads, generator))
+    if not rows:
+        return np.zeros(0, np.int64), {}, 1.0
+    who = np.concatenate([own.who for own in rows])
     fixed = steps.of_persons(attributes, [head[:, 0] for head in heads])
-    codes = {name: np.concatenate([rows.codes[name] for rows in drawn]) for name in drawn[0].codes}
-    codes |= {name: own[who] for name, own in fixed.items()}
-    found: dict[str, list[Tensor]] = {}
-    for name, size, _ in steps.targets:
-        found[name] = []
-        for feature in steps.features[name]:
-            sums = scaled_sums(who, *steps.cells_of(codes, name, feature), steps.shape_of(feature, size))
-            found[name].append(torch.from_numpy(sums / 2.0**_BITS))
+    codes = {name: np.concatenate([own.codes[name] for own in rows]) for name in rows[0].codes}
+    return who, codes | {name: own[who] for name, own in fixed.items()}, len(some) / len(with_steps)
+
+
+def _expected(steps: Steps, name: str, who: np.ndarray, codes: Mapping[str, np.ndarray]) -> list[Tensor]:
+    """Return the tables of a target that steps make."""
+    size = next(size for target, size, _ in steps.targets if target == name)
+    found = []
+    for feature in steps.fitted(name):
+        shape = steps.shape_of(feature, size)
+        cells = steps.cells_of(codes, name, feature) if len(who) else (who, who)
+        found.append(torch.from_numpy(scaled_sums(who, *cells, shape) / 2.0**_BITS))
     return found

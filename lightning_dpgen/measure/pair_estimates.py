@@ -28,6 +28,8 @@ _TREND, _LARGEST_P, _DEGREE, _HELD_BACK = 2, 1e-4, 8, 3.0
 _MOST_PRECISE = 3.0
 # The fewest choices that have an order, and the most that are told apart without one.
 _SHORTEST, _FEW = 3, 5
+# The largest value of a contrast that is measured by itself: a record with a larger one would be shortened for all others.
+_LARGEST_VALUE = 3.5
 # The least share of a choice whose rank counts.
 _SEEN = 1e-5
 
@@ -46,13 +48,19 @@ class Contrasts:
     values: np.ndarray
     tested: int
 
+    @property
+    def measured(self) -> np.ndarray:
+        """Which of the tested functions moments are of, (tested,): those that no rare choice makes large."""
+        return np.abs(self.values[:, : self.tested]).max(axis=0) <= _LARGEST_VALUE
 
-def contrasts(shares: np.ndarray, ordered: int) -> Contrasts | None:
+
+def contrasts(shares: np.ndarray, ordered: int, few: int = _FEW) -> Contrasts | None:
     """Return polynomials of the ranks of choices in an order, and functions that tell few others apart; None for none.
 
     Args:
         shares: (choices,).
         ordered: how many of the first are in an order.
+        few: the most choices that are told apart without one.
 
     Example:
         >>> contrasts(np.array([0.25, 0.25, 0.25, 0.25]), 4).values.round(1)[:, :2].tolist()
@@ -63,7 +71,7 @@ def contrasts(shares: np.ndarray, ordered: int) -> Contrasts | None:
     shares = np.maximum(shares, _SEEN)
     ordered = ordered if ordered >= _SHORTEST else 0
     others = len(shares) - ordered
-    told_apart = min(others, len(shares) - 1) if others <= _FEW else 0
+    told_apart = min(others, len(shares) - 1) if others <= few else 0
     functions = np.zeros((len(shares), 0))
     if ordered:
         inside = shares[:ordered]
@@ -93,6 +101,8 @@ class NoisyPair:
         rows, columns: shares of the choices of each group.
         total: the number of records.
         by: the `contrasts` of each group; None where one has none.
+        moments: sums of products of the tested contrasts of both groups, measured by themselves; None where they were not.
+        moment_deviation: standard deviation of the noise of a number of those.
     """
 
     counts: np.ndarray
@@ -101,6 +111,8 @@ class NoisyPair:
     columns: np.ndarray
     total: float
     by: tuple[Contrasts, Contrasts] | None = None
+    moments: np.ndarray | None = None
+    moment_deviation: float = 0.0
 
     @classmethod
     def of(cls, tables: NoisyTables, first: int, second: int, shares: Sequence[np.ndarray]) -> NoisyPair:
@@ -112,7 +124,10 @@ class NoisyPair:
         own, other = (contrasts(shares[group], tables.ordered[group] if tables.ordered else 0) for group in (first, second))
         by = None if own is None or other is None else (own, other)
         (counts,), deviation = tables.pairs[first, second], tables.deviation_of(first, second)
-        return cls(counts, deviation, shares[first], shares[second], tables.total, by)
+        pair = cls(counts, deviation, shares[first], shares[second], tables.total, by)
+        if by is None or tables.moments is None:
+            return pair
+        return replace(pair, moments=tables.moments.of(first, second), moment_deviation=tables.moments.deviation)
 
     @cached_property
     def independent(self) -> np.ndarray:
@@ -142,14 +157,31 @@ class NoisyPair:
         """
         if self.by is None:
             return 1.0
-        moved, variances = self.coefficients(*(own.values[:, : own.tested] for own in self.by))
+        tested = tuple(slice(own.tested) for own in self.by)
+        moved, variances = (own[tested] for own in self.coefficients)
         # A bound for all of them together, by Bonferroni.
         return float(min(1.0, moved.size * 2.0 * ndtr(-(np.abs(moved) / np.sqrt(variances + 1e-9)).max())))
 
-    def coefficients(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return how much counts have of each function of rows times one of columns, beyond independence, and variances."""
-        of_noise = self.deviation**2 * np.outer(np.square(first).sum(axis=0), np.square(second).sum(axis=0))
-        return first.T @ (self.counts - self.total * self.independent) @ second, of_noise + self.total
+    @cached_property
+    def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
+        """How much there is of each contrast of rows times one of columns, beyond independence, and the variances.
+
+        Counts tell it, and moments of the contrasts that are tested, each by its inverse variance.
+        """
+        first, second = (own.values for own in self.by or ())
+        variances = self.deviation**2 * np.outer(np.square(first).sum(axis=0), np.square(second).sum(axis=0))
+        moved = first.T @ (self.counts - self.total * self.independent) @ second
+        if self.moments is not None:
+            tested = tuple(map(slice, self.moments.shape))
+            trust = self._measured * variances[tested] / (variances[tested] + self.moment_deviation**2 + 1e-9)
+            moved[tested] += trust * (self.moments - moved[tested])
+            variances[tested] *= 1.0 - trust
+        return moved, variances + self.total
+
+    @cached_property
+    def _measured(self) -> np.ndarray:
+        """Which products of tested contrasts have moments: (tested of the first, of the second), bool."""
+        return np.logical_and.outer(*(own.measured for own in self.by or ()))
 
     def estimate(self, random: np.random.Generator) -> PairShares:
         """Estimate the shares by the estimator that fits best.
@@ -169,12 +201,14 @@ class NoisyPair:
             drawn = noise * random.standard_normal(pair.counts.shape)
             held_out = pair.counts - drawn / _PART
             seen = replace(pair, counts=pair.counts + _PART * drawn, deviation=noise * math.hypot(1.0, _PART))
+            seen, judge = pair._split_moments(seen, random)
             for estimator in estimates:
                 estimated = total * estimator(seen)
                 error = float(np.square(estimated - held_out).sum())
-                gains[estimator] += (float(np.square(alone - held_out).sum()) - error) / _SPLITS
+                more, moved = judge(estimated - alone)
+                gains[estimator] += (float(np.square(alone - held_out).sum()) - error + more) / _SPLITS
                 errors[estimator] += error / _SPLITS
-                far[estimator] += float(np.linalg.norm(estimated - alone)) / _SPLITS
+                far[estimator] += math.sqrt(float(np.square(estimated - alone).sum()) + moved) / _SPLITS
         best = max(gains, key=gains.__getitem__)
         # The noise of a gain has twice the deviation of what is held out on average, times how far estimates are apart.
         deviation = noise * math.sqrt(1.0 + 1.0 / (_PART**2 * _SPLITS))
@@ -182,10 +216,44 @@ class NoisyPair:
         precision = 1.0
         if pair.by is not None and best is _by_contrasts:
             # In units of the variance of noise, summed over cells: the variance of the coefficients, and the squared bias.
-            variance, cells = math.prod(estimator.values.shape[1] for estimator in pair.by), pair.counts.size
+            cells, variance = pair.counts.size, pair._coefficients_of_noise
             bias = errors[best] / noise**2 - (1.0 + _PART**-2) * cells - (1.0 + _PART**2) * variance
             precision = min(max(1.0, cells / (variance + max(bias, 0.0))), _MOST_PRECISE)
         return PairShares(best(pair), sure, precision)
+
+    @property
+    def _coefficients_of_noise(self) -> float:
+        """The noise of all coefficients, in units of that which counts give each."""
+        number = math.prod(own.values.shape[1] for own in self.by or ())
+        if self.moments is None:
+            return float(number)
+        alone = replace(self, moments=None).coefficients[1] - self.total
+        return number - alone.size + float(((self.coefficients[1] - self.total) / np.maximum(alone, 1e-9)).sum())
+
+    def _split_moments(
+        self, seen: NoisyPair, random: np.random.Generator
+    ) -> tuple[NoisyPair, Callable[[np.ndarray], tuple[float, float]]]:
+        """Split the noise of moments, too: one part is seen, and the other one judges estimates.
+
+        Returns:
+            What is seen; and a function of these differences (choices, choices), in records. It gives how much nearer they
+            are to moments than independence is, and how far from it, both in units of counts, squared.
+        """
+        if self.moments is None or self.by is None:
+            return seen, lambda _: (0.0, 0.0)
+        deviation, measured = max(self.moment_deviation, 1.0), self._measured
+        drawn = deviation * random.standard_normal(self.moments.shape)
+        held_out = self.moments - drawn / _PART
+        seen = replace(seen, moments=self.moments + _PART * drawn, moment_deviation=deviation * math.hypot(1.0, _PART))
+        first, second = (own.values[:, : own.tested] for own in self.by)
+        unit = (self.deviation / deviation) ** 2
+
+        def judge(differences: np.ndarray) -> tuple[float, float]:
+            moved = (first.T @ differences @ second)[measured]
+            nearer = np.square(held_out[measured]) - np.square(moved - held_out[measured])
+            return unit * float(nearer.sum()), unit * float(np.square(moved).sum())
+
+        return seen, judge
 
 
 def estimate_pairs(tables: NoisyTables, shares: list[np.ndarray], seed: int) -> dict[tuple[int, int], PairShares]:
@@ -300,8 +368,8 @@ def _of_one_each_way(pair: NoisyPair) -> np.ndarray:
 def _by_contrasts(pair: NoisyPair) -> np.ndarray:
     """Smooth what is not independent, by the contrasts of both groups, each coefficient held back by its noise."""
     first, second = (own.values for own in pair.by or ())
-    moved, variances = pair.coefficients(first, second)
-    moved *= np.maximum(1.0 - _HELD_BACK * variances / np.maximum(np.square(moved), 1e-9), 0.0)
+    moved, variances = pair.coefficients
+    moved = moved * np.maximum(1.0 - _HELD_BACK * variances / np.maximum(np.square(moved), 1e-9), 0.0)
     ratio = 1.0 + first @ moved @ second.T / pair.total
     return fitted_to(pair.independent * np.maximum(ratio, 1e-3), pair.rows, pair.columns)
 

@@ -29,6 +29,31 @@ LEAST = 1e-30
 
 
 @dataclass(frozen=True)
+class NoisyMoments:
+    """Noisy sums of products of contrasts of groups.
+
+    Args:
+        sums: (d, d), symmetric, in records.
+        deviation: standard deviation of the noise of a number beside the diagonal.
+        contrasts: for each group (choices, contrasts); those that are 0 for all choices were not measured.
+    """
+
+    sums: np.ndarray
+    deviation: float
+    contrasts: Sequence[np.ndarray]
+
+    @cached_property
+    def spans(self) -> list[slice]:
+        """For each group the places of its contrasts."""
+        ends = itertools.accumulate((own.shape[1] for own in self.contrasts), initial=0)
+        return [slice(start, end) for start, end in itertools.pairwise(ends)]
+
+    def of(self, first: int, second: int) -> np.ndarray:
+        """Return the sums of products of the contrasts of two groups, (contrasts of the first, of the second)."""
+        return self.sums[self.spans[first], self.spans[second]]
+
+
+@dataclass(frozen=True)
 class NoisyTables:
     """Noisy counts of the choices of each group, and of each two, perhaps by the label.
 
@@ -42,6 +67,8 @@ class NoisyTables:
         ordered: for each group, how many of its first choices are in an order (`Layout.ordered`); empty for none.
         sets: counts of three groups or more, an axis for each; of all records, whatever their label.
         set_deviation: standard deviation of the noise of a number of those.
+        moments: of contrasts of the groups (`measure.pair_moments`), which tell two groups' ranks with far less noise than
+            their table does; None where they were not measured.
     """
 
     singles: Mapping[int, np.ndarray]
@@ -54,6 +81,7 @@ class NoisyTables:
     ordered: Sequence[int] = ()
     sets: Mapping[tuple[int, ...], np.ndarray] = field(default_factory=dict)
     set_deviation: float = 0.0
+    moments: NoisyMoments | None = None
 
     @property
     def labels(self) -> int:
@@ -74,7 +102,9 @@ class NoisyTables:
         root = math.sqrt(self.labels)
         finer = {groups: root * own for groups, own in self.deviations.items()}
         deviation, of_pairs = root * self.single_deviation, root * self.pair_deviation
-        return NoisyTables(singles, pairs, deviation, of_pairs, self.total, deviations=finer, ordered=self.ordered)
+        return NoisyTables(
+            singles, pairs, deviation, of_pairs, self.total, deviations=finer, ordered=self.ordered, moments=self.moments
+        )
 
     def deviation_of(self, *groups: int) -> float:
         """Return the standard deviation of the noise of a number in the table of one group, or of two."""

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from lightning_dpgen.common import pace
@@ -41,6 +43,7 @@ from lightning_dpgen.measure.labels import (
     made_up_by_forests,
 )
 from lightning_dpgen.measure.pair_estimates import records_to_show
+from lightning_dpgen.measure.pair_moments import noisy_moments
 from lightning_dpgen.measure.pair_tables import (
     NoisyTables,
     broken_pairs,
@@ -62,6 +65,8 @@ from lightning_dpgen.privacy.plan import Plan
 TABLES = "tables"
 # The name of the counts of sets of columns that a user asks for, and their share of the access.
 ASKED, WORKLOAD_SHARE = "workload", 1 / 3
+# The name of moments of contrasts, where an access after that of the tables has measured them.
+MOMENTS = "moments"
 # The ridge of the label's regression: so many times the variance of a noisy share, and the least.
 _RIDGE, _LEAST = 140.0, 2e-4
 # Counts are by the label where a cell holds so many records more than its noise has deviations, for two labels: each gets
@@ -292,11 +297,28 @@ class TableRecipe(Recipe):
         """Return the tables that were measured, and what was found."""
         return self.tables, state[TABLES][0]
 
-    def _noisy(self, tables: Mapping[str, Marginals], measured: Mapping[str, Measured]) -> NoisyTables:
-        """Return what was found of each group, and of each two."""
+    def shares(self, state: State) -> list[np.ndarray]:
+        """Return the shares of the choices of each group, as the tables say."""
+        return self._noisy(*self._measured(state)).shares()
+
+    def total(self, state: State) -> float:
+        """Return the number of records, as the tables say."""
+        return total_of(*self._measured(state))
+
+    def _noisy(
+        self,
+        tables: Mapping[str, Marginals],
+        measured: Mapping[str, Measured],
+        shares: Sequence[np.ndarray] | None = None,
+    ) -> NoisyTables:
+        """Return what was found of each group, and of each two.
+
+        Args:
+            shares: of the choices of each group, by which moments were measured; None for those of these tables.
+        """
         by_label, counts = int(self.by_label), {"singles": {}, "pairs": {}}
         for name, measurement in measured.items():
-            if name == ASKED:
+            if name in (ASKED, MOMENTS):
                 continue
             for groups, table in zip(tables[name].tables, tables[name].tables_of(measurement.sums), strict=True):
                 counts[name][groups[by_label:]] = table.numpy() if by_label else table.numpy()[None]
@@ -320,6 +342,9 @@ class TableRecipe(Recipe):
             last = self.schema.layout.label if self.label_share else None
             sets = {groups: table for groups, table in asked.items() if len(groups) > 2 and last not in groups}
             noisy = replace(noisy, sets=sets, set_deviation=measurement.deviation)
+        if (moments := measured.get(MOMENTS)) is not None:
+            shares = noisy.shares() if shares is None else shares
+            noisy = replace(noisy, moments=noisy_moments(self.schema.layout, shares, moments, noisy.total))
         return noisy
 
     def _fitted(self, state: State) -> tuple[Mixture, MadeUp | None]:
@@ -384,6 +409,7 @@ class TableRecipe(Recipe):
     def _fit(self, tables: Mapping[str, Marginals], measured: Mapping[str, Measured]) -> tuple[Mixture, MadeUp | None]:
         """Fit the mixture to tables that were measured, and make up records for the regression of its label."""
         layout, noisy = self.schema.layout, self._noisy(tables, measured)
+        by = noisy.shares()
         rules = find_rules(layout, noisy)
         broken = broken_pairs(self.schema, rules)
         # From a label that is drawn last, given all other groups, none of them follows.
@@ -394,8 +420,10 @@ class TableRecipe(Recipe):
             # Records are a sample of those that might have been: a count has about the variance of a binomial one.
             shares = {name: (own.sums / noisy.total).clamp(0.0, 1.0) for name, own in measured.items()}
             variances = {name: noisy.total * share * (1.0 - share) for name, share in shares.items()}
+            # A product of two contrasts has a variance of about 1.
+            variances |= {name: torch.full_like(shares[name], noisy.total) for name in shares if name == MOMENTS}
             seen, held_out = split_noise(measured, _PART, self.seed, variances if chance else None)
-            return tuple(replace(self._noisy(tables, part), total=noisy.total) for part in (seen, held_out))
+            return tuple(replace(self._noisy(tables, part, by), total=noisy.total) for part in (seen, held_out))
 
         fit = fit_forest(forest, noisy, split, self.k, self.seed, free={layout.label})
         network = StackedForests(with_rules(self.schema, rules), self.k, fit.parents)

@@ -53,8 +53,8 @@ def draw_rows(
     """
     table, spans, now, order = steps.table, _spans_of(steps), {}, steps.table.order
     few = {name: level for name, level in zip(spans, levels, strict=True) if name not in steps.wide}
-    shares_of = {name: _shares(level + tables[name][0][0]) for name, level in zip(spans, levels, strict=True)
-                 if name in steps.wide}  # fmt: skip
+    wide = {name: _WideColumn(steps, name, level, tables[name]) for name, level in zip(spans, levels, strict=True)
+            if name in steps.wide}  # fmt: skip
     width = sum(map(len, few.values()))
     # Features that stay the same, and the time, which all targets have, are looked up once for all of them. Choices are
     # along the first axis, so that numbers of persons are added at once.
@@ -64,7 +64,8 @@ def draw_rows(
         span = spans[name]
         for own, feature in zip(tables[name], steps.features[name], strict=True):
             if feature.name in fixed:
-                base[span] += own.T[:, fixed[feature.name]]
+                if own.any():
+                    base[span] += own.T[:, fixed[feature.name]]
             elif feature.name == "time":
                 time_table = time_table if time_table.size else np.zeros((width, feature.size), np.float32)
                 time_table[span] = own.T
@@ -75,8 +76,16 @@ def draw_rows(
                 following[span] = own.T
             else:
                 moving.append((feature.name, span, own.T.copy()))
+    before_of = {feature.removeprefix("before: "): own for feature, span, own in moving
+                 if feature.startswith("before: column ") and span == spans[feature.removeprefix("before: ")]}  # fmt: skip
     counts, state = head[:, 0], _State(steps, head)
-    barred = [(f"now: column {first}", f"column {second}", own.T) for first, second, own in table.pairs]
+    places = list(spans)
+    barred = [
+        (f"now: column {first}", f"column {second}", own.T)
+        if places.index(f"column {first}") < places.index(f"column {second}")
+        else (f"now: column {second}", f"column {first}", own)
+        for first, second, own in table.pairs
+    ]
     for place in range(1, table.max_rows):
         who = np.flatnonzero(counts > place)
         if not len(who):
@@ -86,18 +95,24 @@ def draw_rows(
         if order is not None:
             logits += time_table.take(codes["time"], axis=1)
         for feature, span, own in moving:
-            logits[span] += own.take(codes[feature], axis=1)
+            if not feature.startswith("before: column ") or not steps.wide:
+                logits[span] += own.take(codes[feature], axis=1)
         quarters: dict[str, np.ndarray] = {}
+        known: dict[str, np.ndarray] = {}
         uniform, stuck = torch.rand(len(spans), len(who), generator=generator).numpy(), np.zeros(len(who), bool)
         for j, (name, span) in enumerate(spans.items()):
             if name in steps.wide:
-                old, same = codes[f"before: {name}"], codes[f"now: same: {name}"] == 1
-                chosen = np.where(same, old, _other_choice(shares_of[name], old, uniform[j]))
-                codes |= {f"now: {name}": chosen, f"new: {name}": -same.astype(np.int64)}
-                for before, target, own in barred:
-                    stuck |= own[chosen, codes[before]] if target == name else False
+                none = [own[:, codes[before]] for before, target, own in barred if target == name]
+                kind = codes[f"now: same: {name}"]
+                chosen, lost = wide[name].draw_new(known[name], kind, codes, uniform[j], none)
+                stuck |= lost
+                codes |= {f"now: {name}": chosen, f"new: {name}": np.where(kind == 0, 0, -1)}
                 continue
             shares = logits[span]
+            if steps.wide and (own := before_of.get(name)) is not None:
+                shares += own.take(steps.before(name, codes), axis=1)
+            if name.startswith("same: "):
+                shares[2, ~state.has_older(name.removeprefix("same: "), who, place)] = -np.inf
             if name in memories:
                 quarters[name] = state.quarters(name, who, place)
                 shares += memories[name][quarters[name]]
@@ -113,33 +128,91 @@ def draw_rows(
             # Rounding may leave the last sum below the number.
             chosen = (sums[:-1] <= uniform[j] * sums[-1]).sum(axis=0)
             codes[f"now: {name}"] = chosen
+            if name.startswith("same: "):
+                of = name.removeprefix("same: ")
+                known[of] = wide[of].known(chosen, state.rows_of(of, who, place), uniform[j])
+                kept = np.flatnonzero(chosen)
+                for column, own in wide[of].ties.items():
+                    logits[spans[column]][:, kept] += own[:, known[of][kept]]
             if (following := now.get(f"now: {name}")) is not None:
                 logits[span.stop :] += following[span.stop :].take(chosen, axis=1)
         # Where columns drawn before leave a column no choice, the row is that before, which keeps all constraints.
         for i in range(table.per_row if stuck.any() else 0):
             codes[f"now: column {i}"] = np.where(stuck, codes[f"before: column {i}"], codes[f"now: column {i}"])
             if f"column {i}" in steps.wide:
-                codes[f"now: same: column {i}"] |= stuck
-                codes[f"new: column {i}"] = -codes[f"now: same: column {i}"]
+                codes[f"now: same: column {i}"] = np.where(stuck, 1, codes[f"now: same: column {i}"])
+                codes[f"new: column {i}"] = np.where(stuck, -1, codes[f"new: column {i}"])
         for name, own in quarters.items():
             codes[f"memory: {name}"] = own[codes[f"now: {name}"], np.arange(len(who))]
         yield DrawnRows(who, place, codes)
         state.move(who, codes)
 
 
-def _shares(logits: np.ndarray) -> np.ndarray:
-    shares = np.exp(logits.astype(np.float64) - logits.max())
-    return shares / shares.sum()
+class _WideColumn:
+    """A column of very many choices: it stays, comes back to an earlier one, or gets a new one, given the rest of the row.
 
+    Args:
+        steps: of the table.
+        name: of the target.
+        level: (choices,).
+        tables: one for each of its features.
+    """
 
-def _other_choice(shares: np.ndarray, old: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-    """Return choices (n,) by their shares, none of which is the old one (n,), from uniform numbers (n,)."""
-    sums = shares.cumsum()
-    at = uniform * (sums[-1] - shares[old])
-    at += np.where(at >= sums[old] - shares[old], shares[old], 0.0)
-    chosen = np.minimum(np.searchsorted(sums, at, side="right"), len(shares) - 1)
-    # Rounding may lead to the old one.
-    return np.where(chosen == old, np.where(old > 0, old - 1, 1), chosen)
+    def __init__(self, steps: Steps, name: str, level: np.ndarray, tables: Sequence[np.ndarray]) -> None:
+        self.name, self._level = name, (level + tables[0][0]).astype(np.float32)
+        self.ties = {
+            feature.name.removeprefix("now: "): own.astype(np.float32)
+            for feature, own in zip(steps.features[name][1:], tables[1:], strict=True) if own.any()
+        }  # fmt: skip
+
+    def known(self, kind: np.ndarray, earlier: np.ndarray, uniform: np.ndarray) -> np.ndarray:
+        """Return the choices (n,) that follow from those so far; that of the row before, where there is to be a new one.
+
+        Args:
+            kind: (n,) 1 for those that stay, 2 for earlier ones, 0 for new ones.
+            earlier: (places, n) the choices so far.
+            uniform: (n,) numbers.
+        """
+        chosen = earlier[-1].copy()
+        if len(back := np.flatnonzero(kind == 2)):
+            others = earlier[:, back] != earlier[-1, back]
+            # The digits behind those that decided the kind.
+            rank = ((uniform[back] * 2.0**12) % 1.0 * others.sum(axis=0)).astype(np.int64)
+            chosen[back] = earlier[(others.cumsum(axis=0) <= rank).sum(axis=0).clip(max=len(earlier) - 1), back]
+        return chosen
+
+    def draw_new(
+        self,
+        known: np.ndarray,
+        kind: np.ndarray,
+        codes: Mapping[str, np.ndarray],
+        uniform: np.ndarray,
+        barred: Sequence[np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the choices (n,), and which of them keep no constraint.
+
+        Args:
+            known: (n,) as `known` gives them.
+            codes: of the columns of the row, each (n,).
+            barred: (choices, n) of each constraint, where a choice breaks it.
+        """
+        chosen, lost, new = known.copy(), np.zeros(len(known), bool), np.flatnonzero(kind == 0)
+        for part in np.array_split(new, 1 + (len(new) * len(self._level) >> 22)) if len(new) else ():
+            logits = np.tile(self._level[:, None], len(part))
+            for column, own in self.ties.items():
+                logits += own.T[:, codes[f"now: {column}"][part]]
+            logits[known[part], np.arange(len(part))] = -np.inf
+            for none in barred:
+                logits[none[:, part]] = -np.inf
+            dead = np.isneginf(logits).all(axis=0)
+            logits[:, dead], lost[part] = 0.0, dead
+            np.exp(logits - logits.max(axis=0), out=logits)
+            sums = logits.cumsum(axis=0, dtype=np.float64)
+            # Rounding may leave the last sum below the number.
+            chosen[part] = (sums[:-1] <= uniform[part] * sums[-1]).sum(axis=0)
+        for none in barred:
+            lost |= none[chosen, np.arange(len(chosen))]
+        return chosen, lost
 
 
 class _State:
@@ -155,6 +228,7 @@ class _State:
             self._ticks = middles[np.minimum(head[:, 1], len(middles) - 1)]
             self._lowest = table.order.lowest[0][np.minimum(head[:, 1], len(middles) - 1)]
             self._before["before: gap"] = np.full(len(head), table.order.gap.choices)
+        self._rows_of = {name: [first[:, int(name.split()[-1])].astype(np.int32)] for name in steps.wide}
         self._seen = {f"column {i}": np.zeros((self._sizes[i], len(head)), np.int16) for i in steps.remembered}
         self._see(np.arange(len(head)), {name: first[:, int(name.split()[-1])] for name in self._seen})
         self._totals = {i: np.zeros(len(head), np.int64) for i in self._most}
@@ -172,6 +246,15 @@ class _State:
     def quarters(self, target: str, who: np.ndarray, place: int) -> np.ndarray:
         """Return in which quarter the share of each choice (choices, n) among the rows so far is; 0 for none of them."""
         return share_codes(self._seen[target].take(who, axis=1).astype(np.int64), place)
+
+    def rows_of(self, name: str, who: np.ndarray, place: int) -> np.ndarray:
+        """Return the choices (places, n) of a wide column in the rows so far."""
+        return np.stack([own[who] for own in self._rows_of[name][:place]]).astype(np.int64)
+
+    def has_older(self, name: str, who: np.ndarray, place: int) -> np.ndarray:
+        """Return whether there is another choice of a wide column than the last one (n,) among the rows so far."""
+        last = self._rows_of[name][place - 1][who]
+        return np.any([own[who] != last for own in self._rows_of[name][: place - 1]] or [np.zeros(len(who), bool)], axis=0)
 
     def _see(self, who: np.ndarray, now: Mapping[str, np.ndarray]) -> None:
         for name, seen in self._seen.items():
@@ -193,6 +276,9 @@ class _State:
             self._totals[i][who] += np.where(there, last, 0)
             self._numbers[i][who] += there
         self._see(who, {name: codes[f"now: {name}"] for name in self._seen})
+        for name, rows in self._rows_of.items():
+            rows.append(rows[-1].copy())
+            rows[-1][who] = codes[f"now: {name}"]
         for name, own in self._before.items():
             own[who] = codes[name.replace("before: ", "now: ", 1)]
         if self._steps.table.order is not None:

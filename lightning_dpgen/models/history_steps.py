@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_dpgen.data.histories.row_table import running
+from lightning_dpgen.data.histories.row_table import PersonRows, running
 from lightning_dpgen.data.layout import Encoded
 
 # Bins of the time at which a row begins, between the first and the last that are possible.
@@ -32,11 +32,13 @@ class Feature:
         name: of the feature.
         size: the number of its choices.
         ordered: how many of its first choices are in an order.
+        by_contrasts: whether rows follow from it by a few contrasts alone, and not by each choice.
     """
 
     name: str
     size: int
     ordered: int
+    by_contrasts: bool = False
 
     @property
     def of_memory(self) -> bool:
@@ -69,11 +71,11 @@ class Steps:
         table, rows, order = self.table, self.table.rows.layout, self.table.order
         of_rows = table.ordered_columns
         self.targets = [("gap", order.gap.choices, order.gap.ordered)] if order is not None else []
-        self.wide = {f"column {i}" for i, size in enumerate(rows.groups) if size > _WIDE and not of_rows[i]}
+        self.wide = [f"column {i}" for i, size in enumerate(rows.groups) if size > _WIDE and not of_rows[i]]
         self.remembered = [i for i, size in enumerate(rows.groups) if 2 < size <= _WIDE and not of_rows[i]]
-        for i, size in enumerate(rows.groups):
-            self.targets += [(f"same: column {i}", 2, 0)] if f"column {i}" in self.wide else []
-            self.targets.append((f"column {i}", size, of_rows[i]))
+        self.targets += [(f"same: {name}", 3, 0) for name in self.wide]
+        columns = [(f"column {i}", size, of_rows[i]) for i, size in enumerate(rows.groups)]
+        self.targets += sorted(columns, key=lambda own: own[0] in self.wide)
         attributes, of_attributes = schema.layout.groups[: schema.attributes], schema.layout.ordered
         self._edges = count_edges(table.max_rows)
         # The share of the second of two choices so far tells persons apart as a mean does.
@@ -89,14 +91,18 @@ class Steps:
             f"rows of {other.name}": (i, count_edges(other.max_rows, coarse=True))
             for i, other in enumerate(schema.tables) if i != number
         }  # fmt: skip
-        common += [Feature(name, len(edges), len(edges)) for name, (_, edges) in self._others.items()]
-        common += [Feature(f"attribute {i}", size, of_attributes[i]) for i, size in enumerate(attributes)
+        common += [Feature(name, len(edges), len(edges), True) for name, (_, edges) in self._others.items()]
+        common += [Feature(f"attribute {i}", size, of_attributes[i], True) for i, size in enumerate(attributes)
                    if size <= _WIDE or of_attributes[i]]  # fmt: skip
+        contrasted, common = ([own for own in common if own.by_contrasts == by] for by in (True, False))
         self.features: dict[str, list[Feature]] = {}
         few = len(rows.groups) <= _FEW
         for j, (name, size, ordered) in enumerate(self.targets):
             if name in self.wide:
                 self.features[name] = [Feature(f"new: {name}", 1, 0)]
+                self.features[name] += [
+                    Feature(f"now: {other}", *rest) for other, *rest in columns if other not in self.wide
+                ]
                 continue
             column = None if name == "gap" else int(name.split()[-1])
             if column is None:
@@ -106,12 +112,24 @@ class Steps:
             elif f"column {column}" in self.wide:
                 own = []
             else:
-                own = [Feature(f"before: {name}", size, ordered)]
+                own = [Feature(f"before: {name}", size * (2 if self._tells_same(name) else 1), ordered)]
                 own += [Feature(f"mean: {name}", *self._size_of_mean(column))] if self.numbers[column] else []
                 own += [Feature(f"memory: {name}", 1, 0)] if column in self.remembered else []
             now = [Feature(f"now: {other}", *rest) for other, *rest in self.targets[:j] if other not in self.wide]
-            first = common if few or column in (None, 0) else common[1:2] if order is not None else []
-            self.features[name] = [*first, *own, *now]
+            first = common if few or column in (None, 0) else [own for own in common if own.name == "time"]
+            self.features[name] = [*contrasted, *first, *own, *now]
+
+    def _tells_same(self, name: str) -> bool:
+        """Return whether the row before counts anew for a column where a wide column has changed."""
+        return bool(self.wide) and name.startswith("column ") and not self.table.ordered_columns[int(name.split()[-1])]
+
+    def before(self, name: str, codes: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the codes of a column in the row before; a column without an order has others where a wide one changed."""
+        own = codes[f"before: {name}"]
+        if not self._tells_same(name):
+            return own
+        changed = np.any([codes[f"now: same: {wide}"] != 1 for wide in self.wide], axis=0)
+        return own + changed * self.table.rows.layout.groups[int(name.split()[-1])]
 
     def _size_of_mean(self, column: int) -> tuple[int, int]:
         size = self.table.rows.layout.groups[column]
@@ -123,19 +141,58 @@ class Steps:
         if self.table.max_rows == 1:
             return []
         return [(name, feature, self.shape_of(feature, size)[1]) for name, size, _ in self.targets
-                for feature in self.features[name]]  # fmt: skip
+                for feature in self.features[name] if not feature.by_contrasts]  # fmt: skip
+
+    @property
+    def by_contrasts(self) -> list[Feature]:
+        """The features from which all targets but wide ones follow by contrasts."""
+        targets = [name for name, _, _ in self.targets if name not in self.wide]
+        if self.table.max_rows == 1 or not targets:
+            return []
+        return [feature for feature in self.features[targets[0]] if feature.by_contrasts]
+
+    @staticmethod
+    def stays(feature: str) -> bool:
+        """Return whether a feature stays the same for a person."""
+        return feature.startswith(("rows", "attribute "))
+
+    def fitted(self, target: str) -> list[Feature]:
+        """Return the features of a target whose tables are fitted cell by cell; to a wide one, none of the row itself."""
+        features = self.features[target]
+        return features[:1] if target in self.wide else [own for own in features if not own.by_contrasts]
+
+    @property
+    def name_of_moments(self) -> str:
+        """The name of the moments of steps in plan and ledger."""
+        return f"{self.schema.prefix(self.table)}moments of steps"
 
     @staticmethod
     def shape_of(feature: Feature, size: int) -> tuple[int, int]:
         """Return the shape of the table of a feature and a target with so many choices."""
         return feature.size, (_SHARES + 1 if feature.of_memory else size)
 
-    @staticmethod
-    def cells_of(codes: Mapping[str, np.ndarray], target: str, feature: Feature) -> tuple[np.ndarray, np.ndarray]:
-        """Return the row and the column of each step in a table, both (S,)."""
+    def cells_of(self, codes: Mapping[str, np.ndarray], target: str, feature: Feature) -> tuple[np.ndarray, np.ndarray]:
+        """Return the row and the column of each step in a table, both (S,); -1 where a step does not count."""
+        now = codes[f"now: {target}"]
         if feature.of_memory:
             return np.zeros_like(codes[feature.name]), codes[feature.name]
-        return codes[feature.name], codes[f"now: {target}"]
+        if target in self.wide:
+            return np.where(codes[f"new: {target}"] < 0, -1, codes[feature.name]), now
+        if feature.name == f"before: {target}":
+            # A record of the layout may say of a row that it is none, and counts for nothing there.
+            there = codes[feature.name] < self._choices_of(target)
+            return np.where(there, self.before(target, codes), -1), now
+        return codes[feature.name], now
+
+    def _choices_of(self, target: str) -> int:
+        return (
+            self.table.order.gap.choices + 1 if target == "gap" else self.table.rows.layout.groups[int(target.split()[-1])]
+        )
+
+    def names_of(self, target: str, feature: Feature) -> set[str]:
+        """Return the names of all codes that a table is made of."""
+        names = {feature.name, f"now: {target}"}
+        return names | ({f"now: same: {wide}" for wide in self.wide} if feature.name == f"before: {target}" else set())
 
     def name_of(self, target: str, feature: Feature) -> str:
         """Return the name of a table in plan and ledger."""
@@ -207,17 +264,17 @@ class Steps:
                 values = np.where(there, column, 0), there.astype(np.int64)
                 total, number = ((running(own, persons) - own)[step - 1] for own in values)
                 codes[f"mean: column {i}"] = mean_codes(total, number, size)
+            wide = f"column {i}" in self.wide and any(
+                asked(name) for name in (f"now: same: column {i}", f"new: column {i}", f"now: column {i}")
+            )
+            if wide or (i in self.remembered and asked(f"memory: column {i}")):
+                earlier = _earlier(persons, column)[step]
             if i in self.remembered and asked(f"memory: column {i}"):
-                order_of = np.lexsort((persons.place, column, persons.person))
-                new = np.diff(column[order_of], prepend=-1) != 0
-                new |= np.diff(persons.person[order_of], prepend=-1) != 0
-                rank, begins = np.arange(len(order_of)), np.flatnonzero(new)
-                earlier = np.empty(len(order_of), np.int64)
-                earlier[order_of] = rank - np.repeat(begins, np.diff(begins, append=len(order_of)))
-                codes[f"memory: column {i}"] = share_codes(earlier[step], place)
-            if f"column {i}" in self.wide:
+                codes[f"memory: column {i}"] = share_codes(earlier, place)
+            if wide:
                 same = column[step] == column[step - 1]
-                codes |= {f"now: same: column {i}": same.astype(np.int64), f"new: column {i}": -same.astype(np.int64)}
+                codes[f"now: same: column {i}"] = np.where(same, 1, np.where(earlier > 0, 2, 0))
+                codes[f"new: column {i}"] = np.where(same | (earlier > 0), -1, 0)
         return who, codes
 
     @cached_property
@@ -228,6 +285,16 @@ class Steps:
         return tuple(
             np.array([(low + high) // 2 for low, high in column.ranges], np.int64) for column in (order.start, order.gap)
         )
+
+
+def _earlier(persons: PersonRows, column: np.ndarray) -> np.ndarray:
+    """Return how many rows before (R,) of the same person have the same choice of a column (R,)."""
+    order_of = np.lexsort((persons.place, column, persons.person))
+    new = np.diff(column[order_of], prepend=-1) != 0
+    new |= np.diff(persons.person[order_of], prepend=-1) != 0
+    begins, earlier = np.flatnonzero(new), np.empty(len(order_of), np.int64)
+    earlier[order_of] = np.arange(len(order_of)) - np.repeat(begins, np.diff(begins, append=len(order_of)))
+    return earlier
 
 
 def count_edges(most: int, *, coarse: bool = False) -> np.ndarray:

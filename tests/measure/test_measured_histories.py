@@ -19,7 +19,17 @@ from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.measure import history_steps
 from lightning_dpgen.measure.histories import STEPS, HistoryRecipe
-from lightning_dpgen.measure.history_steps import fit_steps, scaled_sums, slow_waves, step_tables, weights_of_tables
+from lightning_dpgen.measure.history_steps import (
+    fit_steps,
+    scaled_sums,
+    slow_waves,
+    step_statistics,
+    steps_of,
+    units_of_tables,
+    weights_of_tables,
+)
+from lightning_dpgen.measure.step_moments import StepContrasts
+from lightning_dpgen.measure.tables import TABLES
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.histories import PersonLevel, StackedHistories
 from lightning_dpgen.models.history_steps import Steps, count_edges
@@ -80,6 +90,21 @@ def _extreme(schema, choice, only=None):
     return schema.joined(np.zeros((1, schema.attributes), int), parts).codes[0]
 
 
+def _noise(recipe, scale=50.0):
+    """Return a state of tables of persons that are noise, from which contrasts follow."""
+    generator = torch.Generator().manual_seed(0)
+    tables = {name: Measured(scale * torch.rand(own.shape, dtype=torch.float64, generator=generator), 1.0)
+              for name, own in recipe.statistics(TABLES, {}).items()}  # fmt: skip
+    return {TABLES: [tables]}
+
+
+def _contrasts(schema):
+    level = PersonLevel(schema)
+    return [
+        StepContrasts(steps, level, [np.full(size, 1 / size) for size in level.layout.groups]) for steps in steps_of(schema)
+    ]
+
+
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_one_person_moves_no_table_by_more_than_its_bound(name):
     """With any history, however extreme; sums are whole, and do not follow from how histories are divided."""
@@ -91,7 +116,7 @@ def test_one_person_moves_no_table_by_more_than_its_bound(name):
     none, checked, largest = torch.zeros(len(extreme), dtype=torch.int64), 0, 0.0
     some = np.array([*range(10), *range(len(extreme) - len(many), len(extreme))])
     for workload in recipe.workloads:
-        for statistic in recipe.statistics(workload.stage, {}).values():
+        for statistic in recipe.statistics(workload.stage, _noise(recipe)).values():
             whole = statistic.sums(encoded, none)
             halves = statistic.sums(encoded[:100], none[:100]) + statistic.sums(encoded[100:], none[100:])
             assert whole.dtype == torch.int64 and torch.equal(whole, halves)
@@ -117,7 +142,7 @@ def test_no_record_of_the_layout_moves_a_table_by_more_than_its_bound(name):
         codes[30:90, part.start] = table.max_rows
     encoded, none = Encoded(np.zeros((len(codes), 0), np.float32), codes), torch.zeros(1, dtype=torch.int64)
     (steps,) = [own for own in recipe.workloads if own.stage == STEPS]
-    for statistic in recipe.statistics(steps.stage, {}).values():
+    for statistic in recipe.statistics(steps.stage, _noise(recipe)).values():
         for i in range(len(codes)):
             assert float((statistic.sums(encoded[i : i + 1], none).double() * statistic.unit).norm()) <= statistic.bound
 
@@ -143,7 +168,10 @@ def test_a_weight_that_is_too_large_is_found_out(monkeypatch):
 
 def _exact(schema, encoded):
     none = torch.zeros(len(encoded), dtype=torch.int64)
-    return {name: Measured(own.sums(encoded, none).double() * own.unit, 0.0) for name, own in step_tables(schema).items()}
+    return {
+        name: Measured(own.sums(encoded, none).double() * own.unit, 0.0)
+        for name, own in step_statistics(_contrasts(schema)).items()
+    }
 
 
 def _transitions(schema, encoded, column, number=0):
@@ -207,9 +235,10 @@ def test_a_release_is_what_was_fitted(tmp_path, name):
     assert (own == other).all()
 
 
-def test_features_of_what_is_drawn_are_those_of_what_is_read():
+@pytest.mark.parametrize("name", ["long", "wide"])
+def test_features_of_what_is_drawn_are_those_of_what_is_read(name):
     """The steps of drawn histories have the codes that the same histories have when they are measured."""
-    schema = SCHEMAS["long"]
+    schema = SCHEMAS[name]
     network = StackedHistories(schema, 1, [-1] * len(PersonLevel(schema).layout.groups))
     attributes, heads = network.draw_persons(torch.zeros(300, dtype=torch.int64), torch.Generator().manual_seed(1))
     for number, table in enumerate(schema.tables):
@@ -286,9 +315,10 @@ def test_large_numbers_of_rows_are_bins_and_places():
 
 
 def test_names_and_weights_of_tables():
-    one, two = (step_tables(SCHEMAS[name]) for name in ("whole", "two"))
+    one, two = (step_statistics(_contrasts(SCHEMAS[name])) for name in ("whole", "two"))
     assert all(name in one for name in ("gap by time", "column 0 by before: column 0"))
-    assert "visits: gap by rows of set" in two and "set: column 1 by place" in two
+    assert "visits: gap by rows" in two and "set: column 1 by place" in two and "set: moments of steps" in two
+    assert units_of_tables(SCHEMAS["whole"]) == {name: own.bound / own.unit for name, own in one.items()}
     weights, equal = weights_of_tables(SCHEMAS["two"]), weights_of_tables(SCHEMAS["whole"])
     assert set(weights) == set(two)
     assert weights["set: column 0 by before: column 0"] == 2 * equal["column 0 by before: column 0"]
@@ -310,7 +340,7 @@ def test_tables_of_steps_are_fitted_to_what_they_are(monkeypatch):
             tensor.zero_()
     before = 0.5 * np.abs(_transitions(schema, mixture.sample(4000, torch.Generator()), 0)
                           - _transitions(schema, encoded, 0)).sum()  # fmt: skip
-    fit_steps(network, mixture.weights, measured, seed=0)
+    fit_steps(network, mixture.weights, measured, _contrasts(schema), 4000.0, seed=0)
     after = 0.5 * np.abs(_transitions(schema, mixture.sample(4000, torch.Generator()), 0)
                          - _transitions(schema, encoded, 0)).sum()  # fmt: skip
     assert after < 0.05 < 0.3 < before

@@ -1,0 +1,179 @@
+"""Moments of steps of histories: a few numbers that tell what a column of the next row follows from, with little noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.measure.pair_estimates import Contrasts, contrasts
+from lightning_dpgen.measure.statistics import Statistic
+from lightning_dpgen.measure.workload import Measured
+from lightning_dpgen.models.histories import PersonLevel
+from lightning_dpgen.models.history_steps import Steps, count_edges
+
+# Bits of a person's moments, and the steps of a contrast between 0 and 1.
+_BITS, _STEPS = 31, 64
+# The most choices without an order that are told apart.
+_FEW = 12
+_AT_ONCE = 1 << 14
+# The variance that weights of contrasts have beforehand; the share of the step before that is kept, and the longest step.
+_PRIOR, _KEPT, _LONGEST = 0.1, 0.6, 0.6
+
+
+class StepContrasts:
+    """Contrasts of the targets of a table's steps, and of what they follow from by these alone.
+
+    Args:
+        steps: of a table of rows.
+        level: persons as a whole.
+        shares: for each group of `level` the shares of its choices; public.
+
+    Attributes:
+        features: (choices, contrasts) of each feature, in whole numbers of a unit of 1 / 64.
+        targets: the same of each target.
+    """
+
+    def __init__(self, steps: Steps, level: PersonLevel, shares: Sequence[np.ndarray]) -> None:
+        self.steps, head = steps, level.heads[steps.number]
+        table = steps.table
+        first_row = [own[:-1] for own in shares[head.stop - table.per_row : head.stop]]
+        # Persons with one row have no step.
+        rows = shares[head.start].copy()
+        rows[:2] = 0.0
+        known = {"rows": rows} | {f"attribute {i}": own for i, own in enumerate(shares[: level.of.attributes])}
+        known |= {f"column {i}": own for i, own in enumerate(first_row)}
+        for i, other in enumerate(level.of.tables):
+            coarse = np.searchsorted(count_edges(other.max_rows, coarse=True), level.edges[i], side="right") - 1
+            known[f"rows of {other.name}"] = np.bincount(coarse, shares[level.heads[i].start])
+
+        def table_of(name: str, size: int, ordered: int) -> np.ndarray:
+            own = known.get(name, np.full(size, 1.0 / size))
+            own = own / own.sum() if own.sum() > 0 else np.full(size, 1.0 / size)
+            return _whole(contrasts(own, ordered, _FEW), size)
+
+        self.features = {one.name: table_of(one.name, one.size, one.ordered) for one in steps.by_contrasts}
+        self.targets = {
+            name: table_of(name, size, ordered) for name, size, ordered in steps.targets if name not in steps.wide
+        }
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The number of contrasts of all features, and of all targets."""
+        return tuple(sum(own.shape[1] for own in tables.values()) for tables in (self.features, self.targets))
+
+    def sums(self, who: np.ndarray, codes: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the sums over persons of products of contrasts, of `shape`, in whole numbers.
+
+        A person's products are divided by the root of the number of their steps, and cut to a length of 2^31.
+
+        Args:
+            who: (S,) the person of each step.
+            codes: of features and targets, each (S,).
+        """
+        n = int(who.max(initial=-1)) + 1
+        made = [own[codes[f"now: {name}"]] for name, own in self.targets.items()]
+        y = np.concatenate(made, axis=1) if made else np.zeros((len(who), 0))
+        of_persons, moving = [], []
+        for name, own in self.features.items():
+            values = own[codes[name]]
+            if self.steps.stays(name):
+                person = np.zeros((n, own.shape[1]))
+                person[who] = values
+                of_persons.append(person)
+            else:
+                moving.append(values)
+        x = np.concatenate([np.zeros((n, 0)), *of_persons], axis=1)
+        sums = np.stack([np.zeros(n), *(np.bincount(who, column, minlength=n) for column in y.T)], axis=1)[:, 1:]
+        z = np.concatenate([np.zeros((len(who), 0)), *moving], axis=1)
+        products = np.array([[np.bincount(who, one * column, minlength=n) for column in y.T] for one in z.T])
+        products = products.reshape(z.shape[1], y.shape[1], n)
+        squares = (x**2).sum(axis=1) * (sums**2).sum(axis=1) + (products**2).sum(axis=(0, 1))
+        usual = float(_STEPS) ** 4 * self.shape[0] * self.shape[1] * np.bincount(who, minlength=n)
+        # Below 2^62, which whole numbers hold; a float above it has no weight.
+        whole = np.minimum(np.maximum(np.ceil(np.maximum(squares, usual) * (1 + 1e-9)), 1.0), 2.0**62).astype(np.int64)
+        most = (1 << 2 * _BITS) // whole
+        weights = np.sqrt(most).astype(np.int64)
+        weights -= weights**2 > most
+        # All are whole numbers below 2^53, so exact in float64.
+        found = np.concatenate([(weights[:, None] * x).T @ sums, products @ weights.astype(float)])
+        return found.astype(np.int64)
+
+    def block(self, feature: str, target: str) -> tuple[slice, slice]:
+        """Return the place of a feature and a target in `sums`."""
+        # Features that stay the same for a person come first.
+        order = sorted(self.features, key=lambda name: not self.steps.stays(name))
+        return _span(self.features, order, feature), _span(self.targets, list(self.targets), target)
+
+
+def _span(tables: Mapping[str, np.ndarray], order: Sequence[str], name: str) -> slice:
+    start = sum(tables[other].shape[1] for other in order[: order.index(name)])
+    return slice(start, start + tables[name].shape[1])
+
+
+def _whole(own: Contrasts | None, size: int) -> np.ndarray:
+    if own is None:
+        return np.zeros((size, 0))
+    return np.rint(own.values[:, : own.tested] * own.measured * _STEPS)
+
+
+class StepMoments(Statistic):
+    """Products of contrasts of features and targets, over the steps of persons in one table (`StepContrasts`).
+
+    A person's products have a length of 1 at most, however long the history.
+    """
+
+    bound, unit, at_once = 1.0, 2.0**-_BITS, _AT_ONCE
+
+    def __init__(self, contrasts: StepContrasts) -> None:
+        self._contrasts, self.layout, self.shape = contrasts, contrasts.steps.schema.layout, contrasts.shape
+
+    def sums(self, records: Encoded, component: Tensor) -> Tensor:
+        names = {*self._contrasts.features, *(f"now: {name}" for name in self._contrasts.targets)}
+        who, codes = self._contrasts.steps.of_histories(records, names)
+        # A record of the layout may say of a row that it is none, and counts for nothing there.
+        there = np.ones(len(who), bool)
+        for name, table in self._contrasts.targets.items():
+            there &= codes[f"now: {name}"] < len(table)
+        if not there.all():
+            who, codes = who[there], {name: own[there] for name, own in codes.items()}
+        return torch.from_numpy(self._contrasts.sums(who, codes))
+
+
+class ByContrasts:
+    """Tables of all targets by features that tell by contrasts alone, while they are fitted: ``F w T^T`` by contrasts.
+
+    Args:
+        contrasts: of a table of rows.
+        measured: its noisy moments.
+    """
+
+    def __init__(self, contrasts: StepContrasts, measured: Measured) -> None:
+        self._contrasts, self._noisy, self._variance = contrasts, measured.sums.double(), measured.deviation**2
+        self._weights, self._moved = torch.zeros_like(self._noisy), torch.zeros_like(self._noisy)
+
+    def table(self, target: str, feature: str) -> Tensor:
+        """Return the table (choices of the feature, choices of the target)."""
+        own = self._contrasts
+        left, right = (torch.from_numpy(part / _STEPS) for part in (own.features[feature], own.targets[target]))
+        return left @ self._weights[own.block(feature, target)] @ right.T
+
+    def step(self, who: np.ndarray, codes: Mapping[str, np.ndarray], scale: float, pace: float) -> None:
+        """Move towards weights that make the noisy moments, given the steps of made-up histories.
+
+        Args:
+            who, codes: as for `StepContrasts.sums`.
+            scale: persons for each that is made up.
+        """
+        made = torch.from_numpy(self._contrasts.sums(who, codes) * (scale * 2.0**-_BITS))
+        # A product of two contrasts has a mean square of 1, and each person's are divided by the root of their number.
+        lengths = np.bincount(who)
+        weight = scale * float(np.sqrt(lengths).sum()) / math.sqrt(max(math.prod(self._contrasts.shape), 1))
+        ridge = (1.0 + self._variance / max(weight, 1e-9)) / _PRIOR
+        gradient = self._noisy - made - ridge * self._weights
+        self._moved = _KEPT * self._moved + (1.0 - _KEPT) * gradient / (weight + ridge)
+        self._weights = self._weights + 0.5 * (pace * self._moved).clamp(-_LONGEST, _LONGEST)
