@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from lightning_dpgen.models.history_masks import RowMasks
 from lightning_dpgen.models.history_steps import Steps, mean_codes, share_codes
 
 
@@ -40,8 +41,11 @@ def draw_rows(
     fixed: Mapping[str, np.ndarray],
     head: np.ndarray,
     generator: torch.Generator,
+    masks: RowMasks,
 ) -> Iterator[DrawnRows]:
     """Draw the second rows of persons in a table, then the third ones, and so on.
+
+    Where rules leave a person no further row, there is none.
 
     Args:
         steps: of the table.
@@ -50,6 +54,7 @@ def draw_rows(
         fixed: the codes (N,) of the features that stay the same for a person.
         head: (N, groups) choices of each person up to the first row.
         generator: of a uniform number for each choice.
+        masks: of the rules of the table.
     """
     table, spans, now, order = steps.table, _spans_of(steps), {}, steps.table.order
     few = {name: level for name, level in zip(spans, levels, strict=True) if name not in steps.wide}
@@ -75,13 +80,14 @@ def draw_rows(
                 following[span] = own.T
             else:
                 moving.append((feature.name, span, own.T.copy()))
-    counts, state = head[:, 0], _State(steps, head)
+    counts, state = head[:, 0].copy(), _State(steps, head, masks)
     barred = [(f"now: column {first}", f"column {second}", own.T) for first, second, own in table.pairs]
     for place in range(1, table.max_rows):
         who = np.flatnonzero(counts > place)
         if not len(who):
             return
-        codes = state.codes(who, place) | {"last": (counts[who] == place + 1).astype(np.int64)}
+        last = counts[who] == place + 1
+        codes = state.codes(who, place) | {"last": last.astype(np.int64)}
         logits = base.take(who, axis=1)
         if order is not None:
             logits += time_table.take(codes["time"], axis=1)
@@ -90,9 +96,12 @@ def draw_rows(
         quarters: dict[str, np.ndarray] = {}
         uniform, stuck = torch.rand(len(spans), len(who), generator=generator).numpy(), np.zeros(len(who), bool)
         for j, (name, span) in enumerate(spans.items()):
+            mask = None if name == "gap" else masks.barred(int(name.split()[-1]), who, last)
             if name in steps.wide:
                 old, same = codes[f"before: {name}"], codes[f"now: same: {name}"] == 1
                 chosen = np.where(same, old, _other_choice(shares_of[name], old, uniform[j]))
+                if mask is not None:
+                    chosen = _allowed_choice(shares_of[name], chosen, _but(mask, old), uniform[j], ~same)
                 codes |= {f"now: {name}": chosen, f"new: {name}": -same.astype(np.int64)}
                 for before, target, own in barred:
                     stuck |= own[chosen, codes[before]] if target == name else False
@@ -101,12 +110,17 @@ def draw_rows(
             if name in memories:
                 quarters[name] = state.quarters(name, who, place)
                 shares += memories[name][quarters[name]]
-            if name == "gap" and order.end is not None:
-                shares[state.beyond(who)] = -np.inf
+            if name == "gap" and masks.latest is not None:
+                shares[state.beyond(who, counts[who] - place - 1)] = -np.inf
+            if mask is not None and name.startswith("same: "):
+                old = codes[f"before: {name.removeprefix('same: ')}"]
+                mask = np.stack([_but(mask, old).all(axis=0), mask[old, np.arange(len(who))]])
+            if mask is not None:
+                shares[mask] = -np.inf
             for before, target, own in barred:
                 if target == name:
                     shares[own[:, codes[before]]] = -np.inf
-            if barred and (none := np.isneginf(shares).all(axis=0)).any():
+            if (barred or mask is not None) and (none := np.isneginf(shares).all(axis=0)).any():
                 shares[:, none], stuck = 0.0, stuck | none
             np.exp(shares - shares.max(axis=0), out=shares)
             sums = shares.cumsum(axis=0)
@@ -115,16 +129,23 @@ def draw_rows(
             codes[f"now: {name}"] = chosen
             if (following := now.get(f"now: {name}")) is not None:
                 logits[span.stop :] += following[span.stop :].take(chosen, axis=1)
-        # Where columns drawn before leave a column no choice, the row is that before, which keeps all constraints.
+        # Where columns drawn before leave a column no choice, the row is that before, which keeps all constraints; or there
+        # is none, where rules do not let that one be again.
         for i in range(table.per_row if stuck.any() else 0):
+            if (mask := masks.barred(i, who, last)) is not None:
+                counts[who[stuck & mask[codes[f"before: column {i}"], np.arange(len(who))]]] = place
             codes[f"now: column {i}"] = np.where(stuck, codes[f"before: column {i}"], codes[f"now: column {i}"])
             if f"column {i}" in steps.wide:
                 codes[f"now: same: column {i}"] |= stuck
                 codes[f"new: column {i}"] = -codes[f"now: same: column {i}"]
         for name, own in quarters.items():
             codes[f"memory: {name}"] = own[codes[f"now: {name}"], np.arange(len(who))]
+        if stuck.any():
+            there = counts[who] > place
+            who, codes = who[there], {name: own[there] for name, own in codes.items()}
         yield DrawnRows(who, place, codes)
         state.move(who, codes)
+        masks.see(who, {i: codes[f"now: column {i}"] for i in range(table.per_row)})
 
 
 def _shares(logits: np.ndarray) -> np.ndarray:
@@ -142,18 +163,36 @@ def _other_choice(shares: np.ndarray, old: np.ndarray, uniform: np.ndarray) -> n
     return np.where(chosen == old, np.where(old > 0, old - 1, 1), chosen)
 
 
+def _allowed_choice(
+    shares: np.ndarray, chosen: np.ndarray, mask: np.ndarray, uniform: np.ndarray, where: np.ndarray
+) -> np.ndarray:
+    """Return choices (n,), those that a mask (choices, n) bars taken from the others; only in rows (n,) of `where`."""
+    wrong = np.flatnonzero(where & mask[chosen, np.arange(len(chosen))])
+    sums = (np.maximum(shares, 1e-300)[:, None] * ~mask[:, wrong]).cumsum(axis=0)
+    chosen = chosen.copy()
+    chosen[wrong] = (sums[:-1] <= uniform[wrong] * sums[-1]).sum(axis=0)
+    return chosen
+
+
+def _but(mask: np.ndarray, old: np.ndarray) -> np.ndarray:
+    """Return a mask (choices, n) that bars the old choices (n,), too."""
+    mask = mask.copy()
+    mask[old, np.arange(len(old))] = True
+    return mask
+
+
 class _State:
     """The rows that persons have so far: the last one, its time, and sums of columns in an order over those before it."""
 
-    def __init__(self, steps: Steps, head: np.ndarray) -> None:
-        self._steps, table = steps, steps.table
+    def __init__(self, steps: Steps, head: np.ndarray, masks: RowMasks) -> None:
+        self._steps, self._latest, table = steps, masks.latest, steps.table
         self._sizes, self._most = table.rows.layout.groups, {i: most for i, most in enumerate(steps.numbers) if most}
         first = head[:, table.head - table.per_row :]
         self._before = {f"before: column {i}": first[:, i].copy() for i in range(table.per_row)}
         if table.order is not None:
             middles, self._distances = steps.middles
             self._ticks = middles[np.minimum(head[:, 1], len(middles) - 1)]
-            self._lowest = table.order.lowest[0][np.minimum(head[:, 1], len(middles) - 1)]
+            self._lowest = np.maximum(table.order.lowest[0][np.minimum(head[:, 1], len(middles) - 1)], masks.earliest)
             self._before["before: gap"] = np.full(len(head), table.order.gap.choices)
         self._seen = {f"column {i}": np.zeros((self._sizes[i], len(head)), np.int16) for i in steps.remembered}
         self._see(np.arange(len(head)), {name: first[:, int(name.split()[-1])] for name in self._seen})
@@ -178,10 +217,14 @@ class _State:
             there = now[name] < len(seen)
             seen[now[name][there], who[there]] += 1
 
-    def beyond(self, who: np.ndarray) -> np.ndarray:
-        """Return which bins of distances (bins, n) pass the end even if all distances are lowest; one is always left."""
+    def beyond(self, who: np.ndarray, behind: np.ndarray) -> np.ndarray:
+        """Return which bins of distances (bins, n) pass the end even if all distances are lowest; one is always left.
+
+        Args:
+            behind: (n,) how many rows follow.
+        """
         order = self._steps.table.order
-        past = order.lowest[1][:, None] + self._lowest[who] > order.last
+        past = order.lowest[1][:, None] + self._lowest[who] + behind * order.lowest[1].min() > self._latest[who]
         past[np.argmin(order.lowest[1])] = False
         return past
 
