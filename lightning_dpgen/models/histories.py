@@ -304,7 +304,7 @@ class StackedHistories(nn.Module):
                 if not len(rows) or not (before or last or (group < start and rules.times)):
                     continue
                 if group < start:
-                    none = torch.from_numpy(barred_starts(rules, table, attributes[rows]))
+                    none = torch.from_numpy(barred_starts(rules, table, attributes[rows.numpy()]))
                 else:
                     before.append((head.start, torch.from_numpy(self.level.rules[group][1])))
                     none = torch.stack([barred[codes[rows, first]] for first, barred in before]).any(dim=0)[:, :-1]
