@@ -52,6 +52,7 @@ class Condition:
         sure: those with which it does.
         test: the test of (n,) values of the column, as they are decoded: (n,) bool; None where choices decide.
         shares: the shares of the values of choices, as they are drawn, that fulfil it; 1 for a choice that is not there.
+        fits: the test of n records, as they are encoded: (n,) bool; None where the group, or `test`, decides.
     """
 
     group: int | None
@@ -59,6 +60,7 @@ class Condition:
     sure: frozenset[int]
     test: Callable[[pa.Array], np.ndarray] | None = None
     shares: Mapping[int, float] = field(default_factory=dict)
+    fits: Callable[[Any], np.ndarray] | None = None
 
 
 def parse_condition(text: str, names: Sequence[str]) -> Clause:

@@ -77,8 +77,13 @@ class Schema(ABC):
             ValueError: for anything else.
         """
 
+    @property
+    def condition_columns(self) -> Sequence[str]:
+        """The names of what conditions may be set on."""
+        return self.arrow.names
+
     def condition(self, clause: Clause) -> Condition:
-        """Return a condition on one column of `arrow`.
+        """Return a condition on one of `condition_columns`.
 
         Raises:
             ValueError: for one that no record can fulfil, or that makes no sense of the column.

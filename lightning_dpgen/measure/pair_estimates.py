@@ -50,7 +50,7 @@ class Contrasts:
 
     @property
     def measured(self) -> np.ndarray:
-        """Which of the tested functions moments are of, (tested,): those that no rare choice makes large."""
+        """Whether each tested function has moments, (tested,): not if a rare choice makes it large."""
         return np.abs(self.values[:, : self.tested]).max(axis=0) <= _LARGEST_VALUE
 
 
@@ -164,7 +164,7 @@ class NoisyPair:
 
     @cached_property
     def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
-        """How much there is of each contrast of rows times one of columns, beyond independence, and the variances.
+        """The amounts of each contrast of rows times one of columns, beyond independence, and their variances.
 
         Counts tell it, and moments of the contrasts that are tested, each by its inverse variance.
         """
@@ -180,7 +180,7 @@ class NoisyPair:
 
     @cached_property
     def _measured(self) -> np.ndarray:
-        """Which products of tested contrasts have moments: (tested of the first, of the second), bool."""
+        """Whether products of tested contrasts have moments: (tested of the first, of the second), bool."""
         return np.logical_and.outer(*(own.measured for own in self.by or ()))
 
     def estimate(self, random: np.random.Generator) -> PairShares:

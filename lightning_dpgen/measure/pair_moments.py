@@ -16,7 +16,7 @@ from lightning_dpgen.measure.statistics import SecondMoments
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.bases import Basis
 
-# Records are shortened to so many times the root of their expected squared length; so much of all records may be lost by that
+# Records are shortened to so many times the root of their expected squared length; by that so much of all may be lost
 # in a number, beyond what the trace tells.
 _REACH, _LOST = 1.1, 0.02
 

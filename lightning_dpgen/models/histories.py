@@ -12,9 +12,11 @@ import pyarrow as pa
 import torch
 from torch import Tensor, nn
 
+from lightning_dpgen.data.histories.rules import LAST
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.models.forests import StackedForests
+from lightning_dpgen.models.history_masks import RowMasks, barred_starts, most_rows
 from lightning_dpgen.models.history_rows import DrawnRows, draw_rows
 from lightning_dpgen.models.history_steps import Steps, count_edges
 from lightning_dpgen.models.outputs import chosen
@@ -113,27 +115,34 @@ class PersonLevel(Schema):
                 else:
                     none[0, :-1] = none[1:, -1] = True
                 rules[group] = (head.start, none)
+            # A row that is last is the first one of persons with one row alone.
+            for rule in self.of.rules[t].sequence:
+                if rule.word == LAST:
+                    group = head.stop - self.of.tables[t].per_row + rule.column
+                    rules[group][1][2:, :-1] |= rule.labels >= 0
         return rules
 
     def impossible_pairs(self) -> list[tuple[int, int, np.ndarray]]:
         """Return the pairs of choices that no person has."""
         pairs = [] if self.of.persons is None else self.of.persons.impossible_pairs()
         pairs += [(number, group, none) for group, (number, none) in self.rules.items()]
-        groups = self.layout.groups
-        for first, second, barred in itertools.chain(*self.barred):
-            wide = np.zeros((groups[first], groups[second]), bool)
-            wide[:-1, :-1] = barred
-            pairs.append((first, second, wide))
+        pairs += itertools.chain(*self.barred)
         return pairs
 
     @cached_property
     def barred(self) -> list[list[tuple[int, int, np.ndarray]]]:
-        """For each table the pairs of choices that no first row has: two groups, and their choices but that of none."""
-        starts = [head.stop - table.per_row for head, table in zip(self.heads, self.of.tables, strict=True)]
-        return [
-            [(start + first, start + second, barred) for first, second, barred in table.pairs]
-            for start, table in zip(starts, self.of.tables, strict=True)
-        ]
+        """For each table the pairs of choices that no first row has: two groups, the second of them of that row."""
+        groups, barred = self.layout.groups, []
+        for head, table, rules in zip(self.heads, self.of.tables, self.of.rules, strict=True):
+            start = head.stop - table.per_row
+            pairs: dict[tuple[int, int], np.ndarray] = {}
+            within = [(start + first, start + second, none) for first, second, none in table.pairs]
+            within += [(rule.attribute, start + rule.column, rule.barred) for rule in rules.pairs]
+            for first, second, none in within:
+                wide = pairs.setdefault((first, second), np.zeros((groups[first], groups[second]), bool))
+                wide[: len(none), :-1] |= none
+            barred.append([(*both, none) for both, none in pairs.items()])
+        return barred
 
     def encode(self, encoded: Encoded) -> Encoded:
         """Return the persons of histories."""
@@ -148,6 +157,13 @@ class PersonLevel(Schema):
             else:
                 columns.append(head)
         return Encoded(encoded.units, np.concatenate(columns, axis=1))
+
+    def without_rows(self, table: int) -> Tensor:
+        """Return the choices (groups,) of a person without rows in a table, up to the first row."""
+        head = self.heads[table]
+        choices = torch.tensor(self.layout.groups[head]) - 1
+        choices[: 1 + self._binned(table)] = 0
+        return choices
 
     def heads_of(self, codes: np.ndarray, uniform: np.ndarray) -> list[np.ndarray]:
         """Return for each table the choices (n, groups) up to the first row, as `RowTable` has them.
@@ -238,12 +254,15 @@ class StackedHistories(nn.Module):
         codes = np.tile(np.array(self.schema.layout.groups, np.int64) - 1, (len(component), 1))
         codes[:, self.level.places] = np.concatenate([attributes, *heads], axis=1)
         for t, (table, part) in enumerate(zip(self.schema.tables, self.schema.parts, strict=True)):
+            counts = np.minimum(heads[t][:, 0], 1)
             for rows in self.rows_after(t, attributes, heads, generator):
+                counts[rows.who] += 1
                 first = part.start + table.place(rows.place).start
                 for i in range(table.per_row):
                     codes[rows.who, first + i] = rows.codes[f"now: column {i}"]
                 if table.order is not None:
                     codes[rows.who, first - 1] = rows.codes["now: gap"]
+            codes[:, part.start] = counts
         return torch.from_numpy(codes)
 
     def draw_persons(self, component: Tensor, generator: torch.Generator) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -265,25 +284,40 @@ class StackedHistories(nn.Module):
                 codes[wrong, group] = chosen(shares, torch.rand(len(wrong), generator=generator))
         self._keep_constraints(component, codes, generator)
         drawn, uniform = codes.numpy(), torch.rand(len(codes), generator=generator).numpy()
-        return drawn[:, : self.schema.attributes], self.level.heads_of(drawn, uniform)
+        attributes, heads = drawn[:, : self.schema.attributes], self.level.heads_of(drawn, uniform)
+        for table, rules, head in zip(self.schema.tables, self.schema.rules, heads, strict=True):
+            head[:, 0] = most_rows(rules, table, attributes, head)
+        return attributes, heads
 
     def _keep_constraints(self, component: Tensor, codes: Tensor, generator: torch.Generator) -> None:
-        """Draw columns of first rows again, given those before them, where two of them have a barred pair of choices."""
-        for table, head, pairs in zip(self.schema.tables, self.level.heads, self.level.barred, strict=True):
+        """Draw first times and columns of first rows again, given what is before them, where no row has these choices."""
+        attributes = codes[:, : self.schema.attributes].numpy()
+        for t, (table, rules, head) in enumerate(zip(self.schema.tables, self.schema.rules, self.level.heads, strict=True)):
             start = head.stop - table.per_row
             stuck = torch.zeros(len(codes), dtype=torch.bool)
-            for group in range(start, head.stop):
-                before = [(first, torch.from_numpy(barred)) for first, second, barred in pairs if second == group]
+            for group in range(start - (table.order is not None), head.stop):
+                before = [
+                    (first, torch.from_numpy(barred)) for first, second, barred in self.level.barred[t] if second == group
+                ]
                 rows = (codes[:, head.start] > 0).nonzero()[:, 0]
-                if not before or not len(rows):
+                last = any(rule.word == LAST and start + rule.column == group for rule in rules.sequence)
+                if not len(rows) or not (before or last or (group < start and rules.times)):
                     continue
-                none = torch.stack([barred[codes[rows, first]] for first, barred in before]).any(dim=0)
+                if group < start:
+                    none = torch.from_numpy(barred_starts(rules, table, attributes[rows.numpy()]))
+                else:
+                    before.append((head.start, torch.from_numpy(self.level.rules[group][1])))
+                    none = torch.stack([barred[codes[rows, first]] for first, barred in before]).any(dim=0)[:, :-1]
                 wrong = none[torch.arange(len(rows)), codes[rows, group]]
                 rows, none = rows[wrong], none[wrong]
                 stuck[rows[none.all(dim=1)]] = True
                 shares = self.persons.shares(group, component[rows], codes[rows])[:, :-1].clamp(min=1e-30) * ~none
                 codes[rows, group] = chosen(shares, torch.rand(len(rows), generator=generator)).clamp(max=none.shape[1] - 1)
-            codes[stuck, start : head.stop] = torch.tensor(table.possible)
+            # Rules may leave a person no row, or none like the first ones that are drawn.
+            if rules:
+                codes[stuck, head] = self.level.without_rows(t)
+            else:
+                codes[stuck, start : head.stop] = torch.tensor(table.possible)
 
     def rows_after(
         self, table: int, attributes: np.ndarray, heads: Sequence[np.ndarray], generator: torch.Generator
@@ -293,4 +327,5 @@ class StackedHistories(nn.Module):
         levels = [self.level_of(table, j).numpy() for j in range(len(steps.targets))]
         tables = {name: [own.numpy() for own in self.tables_of(table, j)] for j, (name, _, _) in enumerate(steps.targets)}
         fixed = steps.of_persons(attributes, [head[:, 0] for head in heads])
-        return draw_rows(steps, levels, tables, fixed, heads[table], generator)
+        masks = RowMasks(self.schema.rules[table], steps.table, attributes, heads[table])
+        return draw_rows(steps, levels, tables, fixed, heads[table], generator, masks)

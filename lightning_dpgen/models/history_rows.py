@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from lightning_dpgen.models.history_masks import RowMasks
 from lightning_dpgen.models.history_steps import Steps, mean_codes, share_codes
+from lightning_dpgen.models.wide_columns import WideColumn, allowed_again, barred_kinds, known_choices
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +42,11 @@ def draw_rows(
     fixed: Mapping[str, np.ndarray],
     head: np.ndarray,
     generator: torch.Generator,
+    masks: RowMasks,
 ) -> Iterator[DrawnRows]:
     """Draw the second rows of persons in a table, then the third ones, and so on.
+
+    Where rules leave a person no further row, there is none.
 
     Args:
         steps: of the table.
@@ -50,10 +55,11 @@ def draw_rows(
         fixed: the codes (N,) of the features that stay the same for a person.
         head: (N, groups) choices of each person up to the first row.
         generator: of a uniform number for each choice.
+        masks: of the rules of the table.
     """
     table, spans, now, order = steps.table, _spans_of(steps), {}, steps.table.order
     few = {name: level for name, level in zip(spans, levels, strict=True) if name not in steps.wide}
-    wide = {name: _WideColumn(steps, name, level, tables[name]) for name, level in zip(spans, levels, strict=True)
+    wide = {name: WideColumn(steps, name, level, tables[name]) for name, level in zip(spans, levels, strict=True)
             if name in steps.wide}  # fmt: skip
     width = sum(map(len, few.values()))
     # Features that stay the same, and the time, which all targets have, are looked up once for all of them. Choices are
@@ -78,7 +84,7 @@ def draw_rows(
                 moving.append((feature.name, span, own.T.copy()))
     before_of = {feature.removeprefix("before: "): own for feature, span, own in moving
                  if feature.startswith("before: column ") and span == spans[feature.removeprefix("before: ")]}  # fmt: skip
-    counts, state = head[:, 0], _State(steps, head)
+    counts, state = head[:, 0].copy(), _State(steps, head, masks)
     places = list(spans)
     barred = [
         (f"now: column {first}", f"column {second}", own.T)
@@ -90,7 +96,8 @@ def draw_rows(
         who = np.flatnonzero(counts > place)
         if not len(who):
             return
-        codes = state.codes(who, place) | {"last": (counts[who] == place + 1).astype(np.int64)}
+        last = counts[who] == place + 1
+        codes = state.codes(who, place) | {"last": last.astype(np.int64)}
         logits = base.take(who, axis=1)
         if order is not None:
             logits += time_table.take(codes["time"], axis=1)
@@ -101,8 +108,10 @@ def draw_rows(
         known: dict[str, np.ndarray] = {}
         uniform, stuck = torch.rand(len(spans), len(who), generator=generator).numpy(), np.zeros(len(who), bool)
         for j, (name, span) in enumerate(spans.items()):
+            mask = None if name == "gap" else masks.barred(int(name.split()[-1]), who, last)
             if name in steps.wide:
                 none = [own[:, codes[before]] for before, target, own in barred if target == name]
+                none += [] if mask is None else [mask]
                 kind = codes[f"now: same: {name}"]
                 chosen, lost = wide[name].draw_new(known[name], kind, codes, uniform[j], none)
                 stuck |= lost
@@ -111,17 +120,21 @@ def draw_rows(
             shares = logits[span]
             if steps.wide and (own := before_of.get(name)) is not None:
                 shares += own.take(steps.before(name, codes), axis=1)
-            if name.startswith("same: "):
-                shares[2, ~state.has_older(name.removeprefix("same: "), who, place)] = -np.inf
             if name in memories:
                 quarters[name] = state.quarters(name, who, place)
                 shares += memories[name][quarters[name]]
-            if name == "gap" and order.end is not None:
-                shares[state.beyond(who)] = -np.inf
+            if name == "gap" and masks.latest is not None:
+                shares[state.beyond(who, counts[who] - place - 1)] = -np.inf
+            if name.startswith("same: "):
+                earlier = state.rows_of(name.removeprefix("same: "), who, place)
+                allowed = allowed_again(earlier, mask)
+                mask = barred_kinds(earlier, allowed, mask)
+            if mask is not None:
+                shares[mask] = -np.inf
             for before, target, own in barred:
                 if target == name:
                     shares[own[:, codes[before]]] = -np.inf
-            if barred and (none := np.isneginf(shares).all(axis=0)).any():
+            if (barred or mask is not None) and (none := np.isneginf(shares).all(axis=0)).any():
                 shares[:, none], stuck = 0.0, stuck | none
             np.exp(shares - shares.max(axis=0), out=shares)
             sums = shares.cumsum(axis=0)
@@ -130,103 +143,43 @@ def draw_rows(
             codes[f"now: {name}"] = chosen
             if name.startswith("same: "):
                 of = name.removeprefix("same: ")
-                known[of] = wide[of].known(chosen, state.rows_of(of, who, place), uniform[j])
+                known[of] = known_choices(chosen, earlier, allowed, uniform[j])
                 kept = np.flatnonzero(chosen)
                 for column, own in wide[of].ties.items():
                     logits[spans[column]][:, kept] += own[:, known[of][kept]]
             if (following := now.get(f"now: {name}")) is not None:
                 logits[span.stop :] += following[span.stop :].take(chosen, axis=1)
-        # Where columns drawn before leave a column no choice, the row is that before, which keeps all constraints.
+        # Where columns drawn before leave a column no choice, the row is that before, which keeps all constraints; or there
+        # is none, where rules do not let that one be again.
         for i in range(table.per_row if stuck.any() else 0):
+            if (mask := masks.barred(i, who, last)) is not None:
+                counts[who[stuck & mask[codes[f"before: column {i}"], np.arange(len(who))]]] = place
             codes[f"now: column {i}"] = np.where(stuck, codes[f"before: column {i}"], codes[f"now: column {i}"])
             if f"column {i}" in steps.wide:
                 codes[f"now: same: column {i}"] = np.where(stuck, 1, codes[f"now: same: column {i}"])
                 codes[f"new: column {i}"] = np.where(stuck, -1, codes[f"new: column {i}"])
         for name, own in quarters.items():
             codes[f"memory: {name}"] = own[codes[f"now: {name}"], np.arange(len(who))]
+        if stuck.any():
+            there = counts[who] > place
+            who, codes = who[there], {name: own[there] for name, own in codes.items()}
         yield DrawnRows(who, place, codes)
         state.move(who, codes)
-
-
-class _WideColumn:
-    """A column of very many choices: it stays, comes back to an earlier one, or gets a new one, given the rest of the row.
-
-    Args:
-        steps: of the table.
-        name: of the target.
-        level: (choices,).
-        tables: one for each of its features.
-    """
-
-    def __init__(self, steps: Steps, name: str, level: np.ndarray, tables: Sequence[np.ndarray]) -> None:
-        self.name, self._level = name, (level + tables[0][0]).astype(np.float32)
-        self.ties = {
-            feature.name.removeprefix("now: "): own.astype(np.float32)
-            for feature, own in zip(steps.features[name][1:], tables[1:], strict=True) if own.any()
-        }  # fmt: skip
-
-    def known(self, kind: np.ndarray, earlier: np.ndarray, uniform: np.ndarray) -> np.ndarray:
-        """Return the choices (n,) that follow from those so far; that of the row before, where there is to be a new one.
-
-        Args:
-            kind: (n,) 1 for those that stay, 2 for earlier ones, 0 for new ones.
-            earlier: (places, n) the choices so far.
-            uniform: (n,) numbers.
-        """
-        chosen = earlier[-1].copy()
-        if len(back := np.flatnonzero(kind == 2)):
-            others = earlier[:, back] != earlier[-1, back]
-            # The digits behind those that decided the kind.
-            rank = ((uniform[back] * 2.0**12) % 1.0 * others.sum(axis=0)).astype(np.int64)
-            chosen[back] = earlier[(others.cumsum(axis=0) <= rank).sum(axis=0).clip(max=len(earlier) - 1), back]
-        return chosen
-
-    def draw_new(
-        self,
-        known: np.ndarray,
-        kind: np.ndarray,
-        codes: Mapping[str, np.ndarray],
-        uniform: np.ndarray,
-        barred: Sequence[np.ndarray],
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the choices (n,), and which of them keep no constraint.
-
-        Args:
-            known: (n,) as `known` gives them.
-            codes: of the columns of the row, each (n,).
-            barred: (choices, n) of each constraint, where a choice breaks it.
-        """
-        chosen, lost, new = known.copy(), np.zeros(len(known), bool), np.flatnonzero(kind == 0)
-        for part in np.array_split(new, 1 + (len(new) * len(self._level) >> 22)) if len(new) else ():
-            logits = np.tile(self._level[:, None], len(part))
-            for column, own in self.ties.items():
-                logits += own.T[:, codes[f"now: {column}"][part]]
-            logits[known[part], np.arange(len(part))] = -np.inf
-            for none in barred:
-                logits[none[:, part]] = -np.inf
-            dead = np.isneginf(logits).all(axis=0)
-            logits[:, dead], lost[part] = 0.0, dead
-            np.exp(logits - logits.max(axis=0), out=logits)
-            sums = logits.cumsum(axis=0, dtype=np.float64)
-            # Rounding may leave the last sum below the number.
-            chosen[part] = (sums[:-1] <= uniform[part] * sums[-1]).sum(axis=0)
-        for none in barred:
-            lost |= none[chosen, np.arange(len(chosen))]
-        return chosen, lost
+        masks.see(who, {i: codes[f"now: column {i}"] for i in range(table.per_row)})
 
 
 class _State:
     """The rows that persons have so far: the last one, its time, and sums of columns in an order over those before it."""
 
-    def __init__(self, steps: Steps, head: np.ndarray) -> None:
-        self._steps, table = steps, steps.table
+    def __init__(self, steps: Steps, head: np.ndarray, masks: RowMasks) -> None:
+        self._steps, self._latest, table = steps, masks.latest, steps.table
         self._sizes, self._most = table.rows.layout.groups, {i: most for i, most in enumerate(steps.numbers) if most}
         first = head[:, table.head - table.per_row :]
         self._before = {f"before: column {i}": first[:, i].copy() for i in range(table.per_row)}
         if table.order is not None:
             middles, self._distances = steps.middles
             self._ticks = middles[np.minimum(head[:, 1], len(middles) - 1)]
-            self._lowest = table.order.lowest[0][np.minimum(head[:, 1], len(middles) - 1)]
+            self._lowest = np.maximum(table.order.lowest[0][np.minimum(head[:, 1], len(middles) - 1)], masks.earliest)
             self._before["before: gap"] = np.full(len(head), table.order.gap.choices)
         self._rows_of = {name: [first[:, int(name.split()[-1])].astype(np.int32)] for name in steps.wide}
         self._seen = {f"column {i}": np.zeros((self._sizes[i], len(head)), np.int16) for i in steps.remembered}
@@ -251,20 +204,19 @@ class _State:
         """Return the choices (places, n) of a wide column in the rows so far."""
         return np.stack([own[who] for own in self._rows_of[name][:place]]).astype(np.int64)
 
-    def has_older(self, name: str, who: np.ndarray, place: int) -> np.ndarray:
-        """Return whether there is another choice of a wide column than the last one (n,) among the rows so far."""
-        last = self._rows_of[name][place - 1][who]
-        return np.any([own[who] != last for own in self._rows_of[name][: place - 1]] or [np.zeros(len(who), bool)], axis=0)
-
     def _see(self, who: np.ndarray, now: Mapping[str, np.ndarray]) -> None:
         for name, seen in self._seen.items():
             there = now[name] < len(seen)
             seen[now[name][there], who[there]] += 1
 
-    def beyond(self, who: np.ndarray) -> np.ndarray:
-        """Return which bins of distances (bins, n) pass the end even if all distances are lowest; one is always left."""
+    def beyond(self, who: np.ndarray, behind: np.ndarray) -> np.ndarray:
+        """Return which bins of distances (bins, n) pass the end even if all distances are lowest; one is always left.
+
+        Args:
+            behind: (n,) how many rows follow.
+        """
         order = self._steps.table.order
-        past = order.lowest[1][:, None] + self._lowest[who] > order.last
+        past = order.lowest[1][:, None] + self._lowest[who] + behind * order.lowest[1].min() > self._latest[who]
         past[np.argmin(order.lowest[1])] = False
         return past
 

@@ -373,12 +373,12 @@ def test_a_file_describes_several_tables(tmp_path):
 def test_descriptions_of_the_page_are_read(tmp_path):
     page = (Path(__file__).parents[2] / "docs/how_to/release_histories.md").read_text()
     blocks = [block.partition("```")[0] for block in page.split("```yaml")[1:]]
-    one, persons, several = blocks
+    one, persons, several, ruled = blocks
     found = []
-    for text in (one, several, persons + several.partition("visits:")[1] + several.partition("visits:")[2]):
+    for text in (one, ruled, several, persons + several.partition("visits:")[1] + several.partition("visits:")[2]):
         (tmp_path / "h.yaml").write_text(text)
         found.append([table.name for table in read_description(tmp_path / "h.yaml", 16).schema.tables])
-    assert found == [["visits"], ["visits", "prescriptions"], ["visits", "prescriptions"]]
+    assert found == [["visits"], ["events"], ["visits", "prescriptions"], ["visits", "prescriptions"]]
 
 
 TWO = _schema(more=(ORDERS,))

@@ -1,4 +1,4 @@
-"""Constraints within a row that are pairs of choices: these alone can be kept while columns are drawn one by one."""
+"""Constraints that are pairs of choices: these alone can be kept while columns are drawn one by one."""
 
 from __future__ import annotations
 
@@ -7,21 +7,74 @@ from collections.abc import Sequence
 import numpy as np
 
 from lightning_dpgen.data.layout import Encoded
-from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.data.tables.column import BadSchema, Modelled
+from lightning_dpgen.data.tables.constraints import Constraint, Implication, Membership, Rows
+from lightning_dpgen.data.tables.grouped import choices_of
 from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.tables.value_set import ValueSet
 
 # Pairs of choices of two columns that are gone through.
-_MOST_PAIRS = 250_000
+MOST_PAIRS = 250_000
 
 # Two columns, the first one first, and which pairs (a, b) of their choices no row has, bool.
 Barred = tuple[int, int, np.ndarray]
+
+
+class Undecided(ValueError):
+    """The choices of a column do not tell whether a row keeps a constraint."""
+
+    def __init__(self, column: Modelled) -> None:
+        super().__init__(f"cuts a bin of {column.name!r}: expected values at the edges of its bins (declare edges there)")
+
+
+def decided_choices(column: Modelled, values: ValueSet) -> np.ndarray:
+    """Return which choices (choices,) of a column belong to a set of values.
+
+    Raises:
+        Undecided: for a choice only some of whose values do.
+    """
+    may, sure = choices_of(column, values)
+    if may != sure:
+        raise Undecided(column)
+    return np.isin(np.arange(column.choices), sorted(sure))
+
+
+def barred_choices(constraint: Constraint, first: Modelled, second: Modelled) -> np.ndarray:
+    """Return the pairs of choices (a, b), bool, of the two columns of a constraint that break it.
+
+    Raises:
+        Undecided: where choices do not tell.
+
+    Example:
+        >>> from lightning_dpgen.data.tables.constraint_texts import parse_constraints
+        >>> from lightning_dpgen.data.tables.schema_keys import column_of
+        >>> age = column_of("age", {"type": "integer", "low": 0, "high": 99, "edges": [18, 65]})
+        >>> ward = column_of("ward", {"type": "category", "values": ["a", "b"]})
+        >>> (constraint,) = parse_constraints(["ward = a if age >= 18"], {"age": age, "ward": ward}, "constraints")
+        >>> barred_choices(constraint, age, ward).tolist()
+        [[False, False], [False, True], [False, True]]
+    """
+    for column in (first, second):
+        parts = (constraint.conclusion, *constraint.conditions) if isinstance(constraint, Implication) else (constraint,)
+        about = [part for part in parts if column.name in part.columns]
+        whole = all(map(column.alone, range(column.present)))
+        for part in about if not whole else ():
+            if not isinstance(part, Membership):
+                raise Undecided(column)
+            decided_choices(column, part.values)
+    grid = np.indices((first.choices, second.choices)).reshape(2, -1)
+    rows: Rows = {}
+    for column, codes in zip((first, second), grid, strict=True):
+        places = np.array([low for low, _ in column.ranges] + [0] * column.missing)
+        rows[column.name] = places[codes], codes >= column.present
+    return ~constraint.holds(rows).reshape(first.choices, second.choices)
 
 
 def barred_pairs(table: TableSchema) -> list[Barred]:
     """Return the pairs of choices that the constraints of a table bar; a row without any of them keeps all constraints.
 
     Raises:
-        BadSchema: for a constraint about one column or several, or about bins of more than one value.
+        BadSchema: for a constraint about one column or several, or one that cuts bins of more than one value.
 
     Example:
         >>> from lightning_dpgen.data.tables.schema_file import parse_schema
@@ -33,29 +86,24 @@ def barred_pairs(table: TableSchema) -> list[Barred]:
     """
     names, sizes, pairs = list(table.choices), table.layout.groups, []
     one = table.values(Encoded(np.zeros((1, 0), np.float32), np.zeros((1, len(names)), np.int64)), np.random.default_rng(0))
-    for number, (constraint, _) in enumerate(table.rules.broken_by(table.rules.places(one))):
+    for constraint, _ in table.rules.broken_by(table.rules.places(one)):
         if constraint.derives is not None:
             continue
         of = [names.index(name) for name in dict.fromkeys(constraint.columns) if name in names]
-        whole = len(of) == len(set(constraint.columns)) == 2 and sizes[of[0]] * sizes[of[1]] <= _MOST_PAIRS
-        if not (whole and all(_is_whole(table, names[i]) for i in of)):
+        fine = len(of) == len(set(constraint.columns)) == 2 and sizes[of[0]] * sizes[of[1]] <= MOST_PAIRS
+        first, second = sorted(of) if fine else (0, 0)
+        columns = [table.rules.columns[names[place]] for place in (first, second)]
+        try:
+            if not fine or any(column.name in table.rules.learned for column in columns):
+                raise ValueError("expected two columns that are learned as they are")
+            pairs.append((first, second, barred_choices(constraint, *columns)))
+        except ValueError:
             raise BadSchema(
-                f"{constraint.text}: is kept within a row where it is about two columns whose choices are single values, "
-                "such as categories: leave it out, or cut numbers into bins of one value",
+                f"{constraint.text}: is kept within a row where it is about two columns, and each bin of numbers is within "
+                "what it says or outside: leave it out, or cut numbers at its values (edges)",
                 key="constraints",
-            )
-        first, second = sorted(of)
-        codes = np.zeros((sizes[first] * sizes[second], len(names)), np.int64)
-        codes[:, first], codes[:, second] = np.divmod(np.arange(len(codes)), sizes[second])
-        values = table.values(Encoded(np.zeros((len(codes), 0), np.float32), codes), np.random.default_rng(0))
-        broken = table.rules.broken_by(table.rules.places(values))[number][1]
-        pairs.append((first, second, broken.reshape(sizes[first], sizes[second])))
+            ) from None
     return pairs
-
-
-def _is_whole(table: TableSchema, name: str) -> bool:
-    column = table.rules.columns[name]
-    return name not in table.rules.relatives and all(column.alone(code) for code in range(column.present))
 
 
 def possible_row(sizes: Sequence[int], pairs: Sequence[Barred]) -> list[int] | None:

@@ -12,10 +12,12 @@ from lightning_dpgen.data.files.kinds import is_known
 from lightning_dpgen.data.files.text import MissingData, check_there
 from lightning_dpgen.data.histories.reading import HistoryTables
 from lightning_dpgen.data.histories.row_table import RowOrder, RowTable
+from lightning_dpgen.data.histories.rules import is_rule, once_texts
 from lightning_dpgen.data.histories.schema import PERSONS, HistorySchema
 from lightning_dpgen.data.tables.column import BadSchema, shortened
 from lightning_dpgen.data.tables.description import PRIVATE
 from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.row_rules import CONSTRAINTS
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_yaml, schema_of, unfilled_problem
 from lightning_dpgen.data.tables.schema_keys import TableKeys, column_of
@@ -116,10 +118,29 @@ def _fixed(persons: Any, parted: Mapping[str, tuple[dict[str, Any], dict[str, An
 def _rows(name: str, of_rows: Mapping[str, Any], table: Mapping[str, Any], bins: int) -> RowTable:
     if "max_rows" not in of_rows:
         raise BadSchema("missing: expected the largest number of rows of a person that count", key="max_rows", place=name)
+    table, rules = _without_rules(name, table)
     return RowTable(
         name, _table(name, table, bins), of_rows["max_rows"], _order(name, of_rows, bins), of_rows.get("keep", "first"),
-        of_rows.get("share", 1.0), _text(name, "person", of_rows.get("person")),
+        of_rows.get("share", 1.0), _text(name, "person", of_rows.get("person")), rules,
     )  # fmt: skip
+
+
+def _without_rules(place: str, table: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[Any, ...]]:
+    """Return the keys of a table without what goes beyond a row, and that."""
+    table, rules = dict(table), list[Any]()
+    if isinstance(columns := table.get("columns"), Mapping):
+        table["columns"] = dict(columns)
+        for name, column in columns.items():
+            if isinstance(column, Mapping) and "once" in column:
+                try:
+                    rules += once_texts(str(name), column["once"])
+                except ValueError as error:
+                    raise BadSchema(str(error), str(name), "once", place) from None
+                table["columns"][name] = {key: value for key, value in column.items() if key != "once"}
+    if isinstance(constraints := table.get(CONSTRAINTS), list):
+        rules += filter(is_rule, constraints)
+        table[CONSTRAINTS] = [one for one in constraints if not is_rule(one)]
+    return table, tuple(rules)
 
 
 def _parted(place: str, fields: Any, own: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:

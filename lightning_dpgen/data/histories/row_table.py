@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lightning_dpgen.data.histories.choice_pairs import Barred, barred_pairs, possible_row
+from lightning_dpgen.data.histories.times import Limits, draw_times, with_room
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import quote
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.row_rules import CONSTRAINTS
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_keys import column_of
 
 # The rows of a person that are kept, where there are more than `max_rows`.
 Keep = Literal["first", "last"]
 _MOST_ROWS = 1000
+_NOTHING: Mapping[int, bool] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,11 @@ class RowOrder:
         """The first ticks of the bins of first times, and of distances."""
         return tuple(np.array([low for low, _ in column.ranges], np.int64) for column in (self.start, self.gap))
 
+    @cached_property
+    def latest(self) -> np.ndarray:
+        """The last ticks of the bins of first times."""
+        return np.array([high for _, high in self.start.ranges], np.int64)
+
 
 @dataclass(frozen=True, eq=False)
 class PersonRows:
@@ -121,6 +132,11 @@ class PersonRows:
         """The place of each row (R,) in its history, from 0."""
         return np.arange(len(self.person)) - np.repeat(self.begins, self.counts)
 
+    def shortened(self, counts: np.ndarray) -> PersonRows:
+        """Return the first of the rows of each person, so many (N,), none of them more than there are."""
+        kept = self.place < counts[self.person]
+        return PersonRows(counts, self.starts, self.gaps[kept], self.rows[kept])
+
 
 @dataclass(frozen=True)
 class RowTable:
@@ -137,6 +153,7 @@ class RowTable:
         keep: which rows of a person with more than m count.
         share: weight of its steps among those of all tables.
         person: the column of persons; tables that differ in it alone are equal.
+        constraints: those that go beyond one row (`rules`), which the schema of the histories reads.
 
     Raises:
         BadSchema: for columns without bins, columns that are numbers (``encoding: scaled``), or names that appear twice.
@@ -155,6 +172,7 @@ class RowTable:
     keep: Keep = "first"
     share: float = 1.0
     person: str = field(default="person", compare=False)
+    constraints: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         for key in ("name", "person"):
@@ -289,47 +307,33 @@ class RowTable:
         time = [] if self.order is None else [pa.field(self.order.name, self.order.start.arrow)]
         return [*time, *self.rows.arrow]
 
-    def decode(self, persons: PersonRows, random: np.random.Generator, before: int = 0) -> pa.ListArray:
-        """Return the list of rows of each person, in the order of time."""
+    def decode(
+        self,
+        persons: PersonRows,
+        random: np.random.Generator,
+        before: int = 0,
+        *,
+        limits: Limits | None = None,
+        sort: Mapping[int, bool] = _NOTHING,
+    ) -> pa.ListArray:
+        """Return the list of rows of each person, in the order of time.
+
+        Args:
+            limits: the earliest and the latest time of each person's rows, where there are any. Rows for which these leave
+                no room are left out.
+            sort: columns by their places whose values never fall in a person (or, if True, never rise), as choices do.
+        """
+        if self.order is not None and (limits is not None or self.order.end is not None):
+            persons = with_room(self.order, persons, limits)
         units = np.zeros((len(persons.rows), 0), np.float32)
         columns = list(self.rows.decode(Encoded(units, persons.rows), random, before).columns)
+        for place, turned in sort.items():
+            at = self.rows.arrow.get_field_index(list(self.rows.choices)[place])
+            columns[at] = _sorted(columns[at], persons.person, turned)
         if self.order is not None:
-            columns.insert(0, self._times(persons, random))
+            columns.insert(0, draw_times(self.order, persons, random, limits))
         ends = pa.array(np.append(persons.begins, len(persons.rows)).astype(np.int32))
         return pa.ListArray.from_arrays(ends, pa.StructArray.from_arrays(columns, fields=self.fields))
-
-    def _times(self, persons: PersonRows, random: np.random.Generator) -> pa.Array:
-        """Return the times of rows (R,): a time of the first bin, and distances that are added to it."""
-        assert self.order is not None and persons.starts is not None
-        there = persons.counts > 0
-        start, gap = self.order.start, self.order.gap
-        first = start.scale.ticks(start.decode(persons.starts[there], None, random)).astype(np.int64)
-        steps = gap.scale.ticks(gap.decode(persons.gaps, None, random)).astype(np.int64)
-        steps[persons.begins[there]] = first
-        times = running(steps, persons)
-        if self.order.end is not None:
-            times = self._until_end(persons, steps, times, random)
-        return start.scale.column(times, np.zeros(len(steps), bool))
-
-    def _until_end(
-        self, persons: PersonRows, steps: np.ndarray, times: np.ndarray, random: np.random.Generator
-    ) -> np.ndarray:
-        """Return times (R,), none past the end: distances of a person that would pass it shrink within their bins.
-
-        They shrink by one part for each person, at random up to the one that ends there, so that times do not pile up at
-        the end. Where even the lowest distances pass the end, times stay at it.
-        """
-        there, end = persons.counts > 0, self.order.last
-        first, distances = self.order.lowest
-        lowest = distances[persons.gaps]
-        lowest[persons.begins[there]] = first[persons.starts[there]]
-        ends = persons.begins[there] + persons.counts[there] - 1
-        above = np.maximum(times[ends] - running(lowest, persons)[ends], 1)
-        part = np.ones(len(persons.counts))
-        part[there] = np.clip((end - running(lowest, persons)[ends]) / above, 0.0, 1.0)
-        part = np.where(part < 1.0, part * random.random(len(part)), part)
-        shrunk = lowest + np.floor((steps - lowest) * part[persons.person]).astype(np.int64)
-        return np.minimum(running(shrunk, persons), end)
 
     @property
     def choices(self) -> dict[str, list[str]]:
@@ -361,7 +365,7 @@ class RowTable:
             "order": None if order is None else {
                 "name": order.name, "start": order.start.declared.dump(), "gap": order.gap.declared.dump(), "end": order.end
             },
-        }  # fmt: skip
+        } | ({"constraints": list(self.constraints)} if self.constraints else {})  # fmt: skip
 
     @classmethod
     def from_json(cls, fields: Any) -> Self:
@@ -371,15 +375,18 @@ class RowTable:
             BadSchema, ValueError: for anything else.
         """
         expected = ("name", "person", "rows", "max_rows", "keep", "share", "order")
-        if not isinstance(fields, dict) or set(fields) != set(expected):
+        if not isinstance(fields, dict) or set(fields) - {CONSTRAINTS} != set(expected):
             raise BadSchema(f"{quote(fields)}: expected a table of rows, by {', '.join(expected)}", key="tables")
-        order = fields["order"]
+        order, constraints = fields["order"], fields.get(CONSTRAINTS, [])
+        if not isinstance(constraints, list):
+            raise BadSchema(f"{quote(constraints)}: expected a list", key=CONSTRAINTS)
         if order is not None:
             if not isinstance(order, dict) or set(order) != {"name", "start", "gap", "end"}:
                 raise BadSchema(f"{quote(order)}: expected name, start, gap and end", key="order")
             columns = (column_of(order["name"], order[part]) for part in ("start", "gap"))
             order = RowOrder(order["name"], *columns, order["end"])
-        return cls(**fields | {"rows": TableSchema.from_json(fields["rows"]), "order": order})
+        rows = TableSchema.from_json(fields["rows"])
+        return cls(**fields | {"rows": rows, "order": order, CONSTRAINTS: tuple(constraints)})
 
 
 def check_columns(place: str, table: TableSchema) -> None:
@@ -396,13 +403,10 @@ def check_columns(place: str, table: TableSchema) -> None:
         raise BadSchema("no column has two values: expected something to learn", key="columns", place=place)
 
 
-def running(numbers: np.ndarray, persons: PersonRows) -> np.ndarray:
-    """Return running sums (R,) of numbers, one a row, within each history.
-
-    Example:
-        >>> two = PersonRows(np.array([2, 0, 1]), None, np.zeros(3), np.zeros((3, 1)))
-        >>> running(np.array([1, 2, 5]), two).tolist()
-        [1, 3, 5]
-    """
-    total, there = np.cumsum(numbers), persons.counts > 0
-    return total - np.repeat((total - numbers)[persons.begins[there]], persons.counts[there])
+def _sorted(values: pa.Array, person: np.ndarray, turned: bool) -> pa.Array:
+    """Return values (R,) of rows in their order within each person; missing ones stay where they are."""
+    there = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+    ranks = pc.rank(values.take(pa.array(there)), "descending" if turned else "ascending").to_numpy().astype(np.int64)
+    places = np.arange(len(values))
+    places[there] = there[np.lexsort((ranks, person[there]))]
+    return values.take(pa.array(places))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.conditions import Clause, Condition
+from lightning_dpgen.data.histories.attributes import draw_attributes
 from lightning_dpgen.data.histories.row_table import PersonRows, RowTable, check_columns
+from lightning_dpgen.data.histories.rules import HistoryRules, parse_rules
+from lightning_dpgen.data.histories.times import Limits
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.names import quote
 from lightning_dpgen.data.schema import Schema
@@ -21,6 +24,8 @@ from lightning_dpgen.data.tables.schema import TableSchema
 
 # The name of the table of persons.
 PERSONS = "persons"
+# Words before a column of rows in conditions on persons.
+EVER, NEVER = "ever", "never"
 # Places of rows beside persons' attributes, all together; and tables of rows.
 _MOST_GROUPS, _MOST_TABLES = 100_000, 20
 
@@ -72,6 +77,7 @@ class HistorySchema(Schema):
             if taken := [(name, own) for name, own in words if name in attributes]:
                 raise BadSchema(f"is {taken[0][1]}, too: expected another name", taken[0][0], place=PERSONS)
         self._check_case()
+        _ = self.rules
         if len(self.layout.groups) > _MOST_GROUPS:
             longest = max(self.tables, key=lambda table: len(table.groups))
             raise BadSchema(
@@ -116,6 +122,11 @@ class HistorySchema(Schema):
             groups, ordered = groups + table.groups, ordered + table.ordered
         return Layout(0, None, groups, label, ordered=ordered)
 
+    @cached_property
+    def rules(self) -> tuple[HistoryRules, ...]:
+        """The rules of each table of rows beyond one row."""
+        return tuple(parse_rules(table.constraints, table, self.persons) for table in self.tables)
+
     def prefix(self, table: RowTable) -> str:
         """Return what the names of a table's parts begin with: nothing where there is no other table."""
         return f"{table.name}: " if len(self.tables) > 1 else ""
@@ -151,23 +162,50 @@ class HistorySchema(Schema):
         if not np.array_equal(self.joined(attributes, rows).codes, encoded.codes):
             raise ValueError("codes: places behind the last row hold choices, or those before it hold none")
         columns: list[pa.Array] = []
+        limits: list[Limits | None] = [None] * len(self.tables)
         if self.persons is not None:
-            units = np.zeros((len(attributes), 0), np.float32)
-            columns += self.persons.decode(Encoded(units, attributes), random, before).columns
-        columns += [table.decode(own, random, before) for table, own in zip(self.tables, rows, strict=True)]
+            values, limits = draw_attributes(self, attributes, rows, random)
+            columns += self.persons.with_fakes(values, random, before).columns
+        for table, rules, own, within in zip(self.tables, self.rules, rows, limits, strict=True):
+            columns.append(table.decode(own, random, before, limits=within, sort=rules.sorted))
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
+    @property
+    def condition_columns(self) -> list[str]:
+        """The attributes of persons, and each column of rows as ``ever event`` and ``never event``."""
+        return [*([] if self.persons is None else self.persons.arrow.names), *self._of_rows]
+
+    @cached_property
+    def _of_rows(self) -> dict[str, tuple[bool, int, str]]:
+        """Columns of rows by their names in conditions: whether a row has a choice or none, the table, the column."""
+        several = len(self.tables) > 1
+        return {
+            f"{word} {table.name + '.' if several else ''}{name}": (word == EVER, number, name)
+            for word in (EVER, NEVER) for number, table in enumerate(self.tables) for name in table.rows.choices
+        }  # fmt: skip
+
     def condition(self, clause: Clause) -> Condition:
-        """Return a condition on an attribute of persons."""
+        """Return a condition on an attribute of persons, or on what any of their rows has, or none."""
+        if clause.column in self._of_rows:
+            ever, number, name = self._of_rows[clause.column]
+            found = _by_choices(self.tables[number].rows, Clause(name, clause.operator, clause.values))
+            return Condition(None, found.may, found.sure, fits=partial(self._has_row, number, found, ever))
         if self.persons is None:
             raise ValueError(f"column {quote(clause.column)}: persons have no attributes, on which conditions are set")
-        condition = self.persons.condition(clause)
-        if condition.test is not None:
-            raise ValueError(
-                f"column {quote(clause.column)}: a condition on values within bins is not kept by histories: expected one "
-                "on a category, or at the edges of bins"
-            )
-        return condition
+        return _by_choices(self.persons, clause)
+
+    def _has_row(self, number: int, condition: Condition, ever: bool, encoded: Encoded) -> np.ndarray:
+        """Return which persons (N,) have a row that fulfils a condition; or (not `ever`) have none."""
+        rows = self.tables[number].parted(encoded.codes[:, self.parts[number]])
+        fits = np.isin(rows.rows[:, condition.group], sorted(condition.sure))
+        return (np.bincount(rows.person[fits], minlength=len(encoded)) > 0) == ever
+
+    @property
+    def constraint_texts(self) -> tuple[list[str], list[str]]:
+        texts = []
+        for table, rules in zip(self.tables, self.rules, strict=True):
+            texts += [f"{self.prefix(table)}{text}" for text in (*table.rows.constraint_texts[0], *rules.texts)]
+        return texts, []
 
     @property
     def label_values(self) -> tuple[str, list[Any]]:
@@ -214,3 +252,14 @@ class HistorySchema(Schema):
             tuple(map(RowTable.from_json, fields["tables"])),
             fields["key"],
         )
+
+
+def _by_choices(table: TableSchema, clause: Clause) -> Condition:
+    """Return a condition that choices alone decide."""
+    condition = table.condition(clause)
+    if condition.test is not None:
+        raise ValueError(
+            f"column {quote(clause.column)}: a condition on values within bins is not kept by histories: expected one on a "
+            "category, or at the edges of bins"
+        )
+    return condition

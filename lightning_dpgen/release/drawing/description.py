@@ -146,7 +146,7 @@ def conditions_on(schema: Schema, where: Where) -> dict[str, list[Condition]]:
         frozenset({8, 9})
     """
     by_column: dict[str, list[Condition]] = {}
-    every = conditions_of(where, schema.arrow.names)
+    every = conditions_of(where, schema.condition_columns)
     for said in every:
         by_column.setdefault(said.column, []).append(schema.condition(said))
     for column, several in by_column.items():

@@ -108,17 +108,20 @@ class Wanted:
         shares: (1, width) at most this share of the records with a choice is as wanted, 0 where it is not allowed.
         tests: columns of a table, and tests of their values (n,) that give (n,) bool.
         given: a row of which some cells are given.
+        fits: tests of n records, as they are encoded, that give (n,) bool.
     """
 
     allowed: torch.Tensor
     shares: torch.Tensor
     tests: tuple[tuple[str, Callable[[pa.Array], np.ndarray]], ...] = ()
     given: GivenRows | None = None
+    fits: tuple[Callable[[Encoded], np.ndarray], ...] = ()
 
     @classmethod
     def of(cls, layout: Layout, conditions: Mapping[str, Sequence[Condition]]) -> Wanted:
         """Return what conditions on columns ask for."""
         allowed, shares, tests = torch.ones(1, layout.width), torch.ones(1, layout.width, dtype=torch.float64), []
+        fits = [one.fits for several in conditions.values() for one in several if one.fits is not None]
         for column, several in conditions.items():
             for condition in several:
                 if condition.group is not None:
@@ -130,7 +133,7 @@ class Wanted:
                         shares[:, span.start + code] = min(float(shares[0, span.start + code]), share)
                 if condition.test is not None:
                     tests.append((column, condition.test))
-        return cls(allowed, shares * allowed, tuple(tests))
+        return cls(allowed, shares * allowed, tuple(tests), fits=tuple(fits))
 
     def with_choice(self, span: slice, code: int) -> Wanted:
         """Return the same, of one choice of the group with this place alone."""
@@ -336,6 +339,8 @@ def _fitting(part: Drawn, schema: Schema, wanted: Wanted, random: np.random.Gene
     fits, codes = np.ones(len(part), bool), part.encoded.codes
     for group, span in enumerate(schema.layout.spans):
         fits &= wanted.allowed[0, span].numpy()[codes[:, group]] > 0.0
+    for test in wanted.fits:
+        fits &= test(part.encoded)
     part = part[np.flatnonzero(fits)]
     if wanted.given is not None:
         part, fits = _completed(part, wanted.given[np.zeros(len(part), np.int64)], schema, random)

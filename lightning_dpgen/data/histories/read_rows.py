@@ -1,0 +1,144 @@
+"""Rows of persons as they are read, and what the rules of histories make of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from lightning_dpgen.data.histories.row_table import RowTable
+from lightning_dpgen.data.histories.rules import FALLING, FIRST, LAST, ONCE, HistoryRules, PairRule, SequenceRule, TimeRule
+from lightning_dpgen.data.reading import CLAMP
+from lightning_dpgen.data.tables.column import shortened
+from lightning_dpgen.data.tables.row_rules import LEFT_OUT
+from lightning_dpgen.sampling.errors import BadRecords
+
+
+@dataclass(frozen=True, eq=False)
+class ReadRows:
+    """Rows of a table (R,), those of one person together, in the order of time, and then of their columns.
+
+    Args:
+        person: the number of the person.
+        times: ticks; zeros without an order.
+        codes: (R, columns) choices.
+        fixed: (R, attributes) choices of attributes that stand in each row.
+        exact: values (R,) of some columns and attributes before bins, by their names; NaN where missing.
+        number: (R,) the place of each row in its source, from 0.
+        place: says where a row stands; None where places are not known.
+    """
+
+    person: np.ndarray
+    times: np.ndarray
+    codes: np.ndarray
+    fixed: np.ndarray
+    exact: Mapping[str, np.ndarray]
+    number: np.ndarray
+    place: Callable[[int], str] | None
+
+    def __getitem__(self, rows: np.ndarray) -> ReadRows:
+        arrays = {name: getattr(self, name)[rows] for name in ("person", "times", "codes", "fixed", "number")}
+        return replace(self, **arrays, exact={name: own[rows] for name, own in self.exact.items()})
+
+    def in_order(self, rules: HistoryRules, table: RowTable) -> ReadRows:
+        """Return the rows in their order; those of one time in one that keeps rules, where there is any."""
+        ties = [_tie(rule, _labels(rule, table, self)) for rule in rules.sequence if rule.word != ONCE]
+        keys = (*self.exact.values(), *self.fixed.T[::-1], *self.codes.T[::-1], *ties, self.times, self.person)
+        return self[np.lexsort(keys)]
+
+
+def hold_to_rules(
+    rows: ReadRows,
+    rules: HistoryRules,
+    table: RowTable,
+    attributes: np.ndarray,
+    ticks: Mapping[int, np.ndarray],
+    persons: Sequence[object],
+    outside: str,
+    counted: Counter[str],
+) -> ReadRows:
+    """Return the rows that keep the rules of a table. What is left out follows from the person alone.
+
+    Args:
+        rows: in their order.
+        attributes: (N, attributes) choices of persons.
+        ticks: the values (N,) of attributes that bound times, by their places.
+        persons: the keys of persons, by their numbers.
+        outside: ``refuse``, or ``clamp``, which leaves rows out where the column of a row does not say otherwise.
+        counted: what is left out is added to it: private.
+
+    Raises:
+        BadRecords: naming the rows of a person who breaks a rule.
+    """
+    for rule in (*rules.pairs, *rules.times, *rules.sequence):
+        broken = _broken(rule, rules, table, rows, attributes, ticks)
+        if not broken.any():
+            continue
+        if not _clamps(rule, table, outside):
+            raise _refusal(rule, table, rows, broken, persons)
+        counted[f"{rule.text}: {LEFT_OUT}"] += int(broken.sum())
+        rows = rows[np.flatnonzero(~broken)]
+    return rows
+
+
+def _broken(
+    rule: Any, rules: HistoryRules, table: RowTable, rows: ReadRows, attributes: np.ndarray, ticks: Mapping[int, np.ndarray]
+) -> np.ndarray:
+    """Return the rows (R,) to leave out so that others keep a rule."""
+    if isinstance(rule, SequenceRule):
+        return rule.broken(_labels(rule, table, rows), rows.person)
+    if isinstance(rule, PairRule):
+        return rule.barred[attributes[rows.person, rule.attribute], rows.codes[:, rule.column]]
+    assert isinstance(rule, TimeRule)
+    lower, upper = replace(rules, times=(rule,)).limits(attributes, ticks)
+    return (rows.times < lower[rows.person]) | (rows.times > upper[rows.person])
+
+
+def _labels(rule: SequenceRule, table: RowTable, rows: ReadRows) -> np.ndarray:
+    """Return what a rule says of the column of each row (R,): -1 where it does not count."""
+    if rule.whole:
+        return rule.labels[rows.codes[:, rule.column]]
+    values = rows.exact[list(table.rows.choices)[rule.column]]
+    there = ~np.isnan(values)
+    labels, ranks = np.full(len(values), -1), np.unique(values[there], return_inverse=True)[1].ravel()
+    labels[there] = ranks.max(initial=0) - ranks if rule.word == FALLING else ranks
+    return labels
+
+
+def _tie(rule: SequenceRule, labels: np.ndarray) -> np.ndarray:
+    """Return by what rows of one time are put in an order (R,), so that they keep a rule."""
+    return labels >= 0 if rule.word == LAST else labels < 0 if rule.word == FIRST else labels
+
+
+def _clamps(rule: Any, table: RowTable, outside: str) -> bool:
+    """Tell whether rows that break a rule are left out."""
+    if isinstance(rule, TimeRule):
+        return outside == CLAMP
+    return table.rows.rules.columns[list(table.rows.choices)[rule.column]].clamps(outside)
+
+
+def _refusal(rule: Any, table: RowTable, rows: ReadRows, broken: np.ndarray, persons: Sequence[object]) -> BadRecords:
+    """Return what is wrong with the first person who breaks a rule."""
+    row = int(broken.argmax())
+    named = [row]
+    if isinstance(rule, SequenceRule):
+        labels = _labels(rule, table, rows)
+        begin = int(np.searchsorted(rows.person, rows.person[row]))
+        before = labels[begin:row]
+        if rule.word == ONCE:
+            named.insert(0, begin + int(np.flatnonzero(before == labels[row])[-1]))
+        elif rule.word == LAST:
+            named.insert(0, begin + int(np.flatnonzero(before >= 0)[-1]))
+        else:
+            named.insert(0, row - 1 if rule.word == FIRST else begin + int(before.argmax()))
+    where = "" if rows.place is None else " and ".join(rows.place(int(rows.number[one])) for one in named) + ": "
+    more = len(np.unique(rows.person[broken])) - 1
+    others = f" (and {more:,} more)" if more else ""
+    what = "these rows" if len(named) > 1 else "the row, the person"
+    return BadRecords(
+        f"{where}the {table.person} {shortened(persons[rows.person[row]])}{others} breaks the constraint {rule.text}; "
+        f"correct {what} or the constraint, or let outside=clamp leave rows out"
+    )
