@@ -50,7 +50,7 @@ class Contrasts:
 
     @property
     def measured(self) -> np.ndarray:
-        """Whether each tested function has moments, (tested,): not if a rare choice makes it large."""
+        """A flag of each tested function, (tested,): True if it has moments, since no rare choice makes it large."""
         return np.abs(self.values[:, : self.tested]).max(axis=0) <= _LARGEST_VALUE
 
 
@@ -180,7 +180,7 @@ class NoisyPair:
 
     @cached_property
     def _measured(self) -> np.ndarray:
-        """Whether products of tested contrasts have moments: (tested of the first, of the second), bool."""
+        """A flag of each product of tested contrasts, (tested of the first, of the second): True if it has a moment."""
         return np.logical_and.outer(*(own.measured for own in self.by or ()))
 
     def estimate(self, random: np.random.Generator) -> PairShares:

@@ -16,9 +16,9 @@ from lightning_dpgen.measure.statistics import SecondMoments
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.bases import Basis
 
-# Records are shortened to so many times the root of their expected squared length; by that so much of all may be lost
-# in a number, beyond what the trace tells.
-_REACH, _LOST = 1.1, 0.02
+# Squared lengths of records are about the number d of contrasts, give or take its root; records are shortened to a squared
+# length of d and so many times that root. By that so much of all may be lost in a number, beyond what the trace tells.
+_REACH, _LOST = 1.5, 0.03
 
 
 class GroupContrasts(Basis):
@@ -54,7 +54,8 @@ class GroupContrasts(Basis):
     @property
     def radius(self) -> float:
         """The length to which records are shortened: a contrast has a mean square of 1."""
-        return _REACH * math.sqrt(max(self.varying, 1))
+        count = max(self.varying, 1)
+        return math.sqrt(count + _REACH * math.sqrt(count))
 
 
 def _values(of_group: Contrasts | None, choices: int) -> np.ndarray:
