@@ -109,7 +109,7 @@ class TimeRule:
 
     Args:
         text: as it is declared.
-        attribute: its place among those of persons.
+        name, attribute: of the attribute, and its place among those of persons.
         upper: whether no time is later, or none earlier.
         add: what is added to the attribute, in ticks.
         where: attributes by their places, and with which of their choices (choices,) the rule holds.
@@ -117,6 +117,7 @@ class TimeRule:
     """
 
     text: str
+    name: str
     attribute: int
     upper: bool
     add: int
@@ -359,7 +360,16 @@ class _Parser:
             math.ceil(number) - 1 if upper else math.floor(number) + 1
         )  # fmt: skip
         lowest, highest = (np.array(ends, np.int64) for ends in zip(*column.ranges, strict=True))
-        return TimeRule(constraint.text, self._persons[attribute][0], upper, add, tuple(where), lowest, highest)
+        return TimeRule(
+            constraint.text,
+            attribute.removeprefix(OF_PERSONS),
+            self._persons[attribute][0],
+            upper,
+            add,
+            tuple(where),
+            lowest,
+            highest,
+        )
 
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
