@@ -82,6 +82,7 @@ def draw_rows(
                 moving.append((feature.name, span, own.T.copy()))
     counts, state = head[:, 0].copy(), _State(steps, head, masks)
     barred = [(f"now: column {first}", f"column {second}", own.T) for first, second, own in table.pairs]
+    masks.see(there := np.flatnonzero(counts), dict(enumerate(head[there, table.head - table.per_row :].T)))
     for place in range(1, table.max_rows):
         who = np.flatnonzero(counts > place)
         if not len(who):
@@ -96,7 +97,7 @@ def draw_rows(
         quarters: dict[str, np.ndarray] = {}
         uniform, stuck = torch.rand(len(spans), len(who), generator=generator).numpy(), np.zeros(len(who), bool)
         for j, (name, span) in enumerate(spans.items()):
-            mask = None if name == "gap" else masks.barred(int(name.split()[-1]), who, last)
+            mask = None if name == "gap" else masks.barred(int(name.split()[-1]), who, place, last)
             if name in steps.wide:
                 old, same = codes[f"before: {name}"], codes[f"now: same: {name}"] == 1
                 chosen = np.where(same, old, _other_choice(shares_of[name], old, uniform[j]))
@@ -132,7 +133,7 @@ def draw_rows(
         # Where columns drawn before leave a column no choice, the row is that before, which keeps all constraints; or there
         # is none, where rules do not let that one be again.
         for i in range(table.per_row if stuck.any() else 0):
-            if (mask := masks.barred(i, who, last)) is not None:
+            if (mask := masks.barred(i, who, place, last)) is not None:
                 counts[who[stuck & mask[codes[f"before: column {i}"], np.arange(len(who))]]] = place
             codes[f"now: column {i}"] = np.where(stuck, codes[f"before: column {i}"], codes[f"now: column {i}"])
             if f"column {i}" in steps.wide:
