@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.histories.row_table import RowTable
-from lightning_dpgen.data.histories.rules import FALLING, FIRST, LAST, ONCE, HistoryRules, PairRule, SequenceRule, TimeRule
+from lightning_dpgen.data.histories.rules import (
+    FALLING,
+    FIRST,
+    LAST,
+    ONCE,
+    HistoryRules,
+    PairRule,
+    SequenceRule,
+    TimeRule,
+    as_learned,
+)
 from lightning_dpgen.data.reading import CLAMP
 from lightning_dpgen.data.tables.column import shortened
+from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.row_rules import LEFT_OUT
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.sampling.errors import BadRecords
@@ -24,7 +35,7 @@ class ReadRows:
     """Rows of a table (R,), those of one person together, in the order of time, and then of their columns.
 
     Args:
-        source: of the rows.
+        source: of the rows; None where these stand in none.
         places: the number of each row in its source, from 0.
         person: the number of the person.
         times: ticks; zeros without an order.
@@ -33,7 +44,7 @@ class ReadRows:
         values: of all columns that were read.
     """
 
-    source: RowSource
+    source: RowSource | None
     places: np.ndarray
     person: np.ndarray
     times: np.ndarray
@@ -47,6 +58,7 @@ class ReadRows:
 
     def place(self, row: int) -> str:
         """Return where a row stands, for an error."""
+        assert self.source is not None
         return f"{self.source.where}, {self.source.place(int(self.places[row]))}"
 
     def in_order(self, rules: HistoryRules, table: RowTable) -> ReadRows:
@@ -80,11 +92,9 @@ def hold_to_rules(
     Raises:
         BadRecords: naming the rows of a person who breaks a rule.
     """
-    ticks = {}
-    for rule in rules.times if by_values is not None else ():
-        ticks[rule.attribute] = np.nan_to_num(by_values.column(rule.name)).astype(np.int64)
+    ticks = _ticks(rules, by_values)
     for rule in (*rules.pairs, *rules.times, *rules.sequence):
-        broken = _broken(rule, rules, table, rows, attributes, ticks)
+        broken = _broken(rule, table, rows, attributes, ticks)
         if not broken.any():
             continue
         if not _clamps(rule, table, outside):
@@ -94,8 +104,52 @@ def hold_to_rules(
     return rows
 
 
+def broken_rows(
+    rules: HistoryRules,
+    table: RowTable,
+    person: np.ndarray,
+    times: np.ndarray | None,
+    values: TableValues,
+    by_values: TableValues | None,
+) -> list[tuple[str, np.ndarray]]:
+    """Return each rule of a table in words, and the rows (R,) to leave out so that others keep it.
+
+    Args:
+        person: (R,) of each row; the rows of one person are in a line, in their order.
+        times: (R,) ticks; None without an order.
+        values: of the rows.
+        by_values: the attributes of persons; None where they have none.
+    """
+    attributes = np.zeros((int(person.max(initial=-1)) + 1, 0), np.int64) if by_values is None else _codes(by_values)
+    times = np.zeros(len(person), np.int64) if times is None else times.astype(np.int64)
+    rows = ReadRows(None, np.arange(len(person)), person, times, _codes(values), attributes[:0], values)
+    ticks = _ticks(rules, by_values)
+    every = (*rules.pairs, *rules.times, *rules.sequence)
+    return [(rule.text, _broken(rule, table, rows, attributes, ticks)) for rule in every]
+
+
+def _codes(values: TableValues) -> np.ndarray:
+    """Return the choices (R, columns) of values; zeros of columns that are learned otherwise than they are written."""
+    schema, rows = values.schema, values.rows()
+    codes = np.zeros((len(values), len(schema.layout.groups)), np.int64)
+    for place, column in as_learned(schema).values():
+        numbers, absent = rows[column.name]
+        whole = not isinstance(column, Numeric) or column.scale.whole
+        codes[:, place] = column.encode(
+            column.restored(numbers.astype(np.int64) if whole else numbers, absent), True, Counter()
+        )[0]
+    return codes
+
+
+def _ticks(rules: HistoryRules, by_values: TableValues | None) -> dict[int, np.ndarray]:
+    """Return the values (N,) of attributes that bound times, by their places."""
+    if by_values is None:
+        return {}
+    return {rule.attribute: np.nan_to_num(by_values.column(rule.name)).astype(np.int64) for rule in rules.times}
+
+
 def _broken(
-    rule: Any, rules: HistoryRules, table: RowTable, rows: ReadRows, attributes: np.ndarray, ticks: Mapping[int, np.ndarray]
+    rule: Any, table: RowTable, rows: ReadRows, attributes: np.ndarray, ticks: Mapping[int, np.ndarray]
 ) -> np.ndarray:
     """Return the rows (R,) to leave out so that others keep a rule."""
     if isinstance(rule, SequenceRule):
@@ -103,7 +157,7 @@ def _broken(
     if isinstance(rule, PairRule):
         return rule.barred[attributes[rows.person, rule.attribute], rows.codes[:, rule.column]]
     assert isinstance(rule, TimeRule)
-    lower, upper = replace(rules, times=(rule,)).limits(attributes, ticks)
+    lower, upper = HistoryRules(times=(rule,)).limits(attributes, ticks)
     return (rows.times < lower[rows.person]) | (rows.times > upper[rows.person])
 
 
