@@ -29,6 +29,7 @@ class Reading:
         counted: the kinds of changes and omissions on the way, and how often each happened.
         values: of a table: the same records by their values; None where these were not asked for.
         owners: (N,) the person of each record as the source names them, where these have no number yet.
+        places: (N,) the number of each record among those of the source, from 0; beside owners alone.
     """
 
     encoded: Encoded
@@ -36,6 +37,7 @@ class Reading:
     counted: Mapping[str, int]
     values: TableValues | None = None
     owners: pa.Array | None = None
+    places: np.ndarray | None = None
 
 
 class Numbering:

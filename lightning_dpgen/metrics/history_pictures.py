@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_dpgen.data.histories.row_table import RowTable
-from lightning_dpgen.data.histories.times import running
+from lightning_dpgen.data.histories.row_table import RowTable, running
 from lightning_dpgen.metrics.histories import A_SCHEMA, Histories, TableOfHistories, has_steps, lagged, variation
 from lightning_dpgen.metrics.measure import Plot, Result, format_score, register
 from lightning_dpgen.metrics.sides import EncodedSides

@@ -327,5 +327,5 @@ class StackedHistories(nn.Module):
         levels = [self.level_of(table, j).numpy() for j in range(len(steps.targets))]
         tables = {name: [own.numpy() for own in self.tables_of(table, j)] for j, (name, _, _) in enumerate(steps.targets)}
         fixed = steps.of_persons(attributes, [head[:, 0] for head in heads])
-        masks = RowMasks(self.schema.rules[table], steps.table, attributes, heads[table])
+        masks = RowMasks(self.schema.rules[table], steps.table, attributes)
         return draw_rows(steps, levels, tables, fixed, heads[table], generator, masks)

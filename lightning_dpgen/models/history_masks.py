@@ -16,31 +16,28 @@ class RowMasks:
         rules: of the table.
         table: that table of rows.
         attributes: (N, attributes) choices of persons.
-        head: (N, groups) choices of each person up to the first row.
 
     Attributes:
         earliest: the earliest time (N,) of rows, by the choices of attributes.
         latest: the latest (N,), likewise; None where there is no end.
     """
 
-    def __init__(self, rules: HistoryRules, table: Any, attributes: np.ndarray, head: np.ndarray) -> None:
+    def __init__(self, rules: HistoryRules, table: Any, attributes: np.ndarray) -> None:
         self._rules, self._attributes = rules, attributes
-        first = head[:, table.head - table.per_row :]
         self.earliest, self.latest = limits_of(rules, table, attributes)
         # For each rule the labels that each person has had, or the largest of them.
         self._had: list[np.ndarray] = []
         for rule in rules.sequence:
             once = rule.word == ONCE
-            shape = (int(rule.labels.max(initial=0)) + 1, len(head)) if once else (len(head),)
+            shape = (int(rule.labels.max(initial=0)) + 1, len(attributes)) if once else (len(attributes),)
             self._had.append(np.zeros(shape, bool) if once else np.full(shape, -1))
-        there = np.flatnonzero(head[:, 0] > 0)
-        self.see(there, {rule.column: first[there, rule.column] for rule in rules.sequence})
 
-    def barred(self, column: int, who: np.ndarray, last: np.ndarray) -> np.ndarray | None:
+    def barred(self, column: int, who: np.ndarray, place: int, last: np.ndarray) -> np.ndarray | None:
         """Return the choices (choices, n) that the next row of persons does not have; None where no rule is of the column.
 
         Args:
             who: (n,) the persons.
+            place: of the row, from 0.
             last: (n,) whether it is the last one.
         """
         parts = [
@@ -53,7 +50,7 @@ class RowMasks:
             if rule.word == LAST:
                 parts.append(counts & ~last)
             elif rule.word == FIRST:
-                parts.append(np.broadcast_to(counts, (len(counts), len(who))))
+                parts.append(np.broadcast_to(counts & (place > 0), (len(counts), len(who))))
             elif rule.word == ONCE:
                 parts.append(counts & had[rule.labels][:, who])
             else:

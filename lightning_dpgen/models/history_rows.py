@@ -92,6 +92,7 @@ def draw_rows(
         else (f"now: column {second}", f"column {first}", own)
         for first, second, own in table.pairs
     ]
+    masks.see(there := np.flatnonzero(counts), dict(enumerate(head[there, table.head - table.per_row :].T)))
     for place in range(1, table.max_rows):
         who = np.flatnonzero(counts > place)
         if not len(who):
@@ -108,7 +109,7 @@ def draw_rows(
         known: dict[str, np.ndarray] = {}
         uniform, stuck = torch.rand(len(spans), len(who), generator=generator).numpy(), np.zeros(len(who), bool)
         for j, (name, span) in enumerate(spans.items()):
-            mask = None if name == "gap" else masks.barred(int(name.split()[-1]), who, last)
+            mask = None if name == "gap" else masks.barred(int(name.split()[-1]), who, place, last)
             if name in steps.wide:
                 none = [own[:, codes[before]] for before, target, own in barred if target == name]
                 none += [] if mask is None else [mask]
@@ -152,7 +153,7 @@ def draw_rows(
         # Where columns drawn before leave a column no choice, the row is that before, which keeps all constraints; or there
         # is none, where rules do not let that one be again.
         for i in range(table.per_row if stuck.any() else 0):
-            if (mask := masks.barred(i, who, last)) is not None:
+            if (mask := masks.barred(i, who, place, last)) is not None:
                 counts[who[stuck & mask[codes[f"before: column {i}"], np.arange(len(who))]]] = place
             codes[f"now: column {i}"] = np.where(stuck, codes[f"before: column {i}"], codes[f"now: column {i}"])
             if f"column {i}" in steps.wide:

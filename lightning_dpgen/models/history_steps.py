@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lightning_dpgen.data.histories.row_table import PersonRows
-from lightning_dpgen.data.histories.times import running
+from lightning_dpgen.data.histories.row_table import PersonRows, running
 from lightning_dpgen.data.layout import Encoded
 
 # Bins of the time at which a row begins, between the first and the last that are possible.

@@ -3,13 +3,18 @@
 import math
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import torch
 
+from lightning_dpgen.data.histories.read_rows import broken_rows
 from lightning_dpgen.data.histories.row_table import PersonRows, RowOrder, RowTable
+from lightning_dpgen.data.histories.rules import parse_rules
 from lightning_dpgen.data.histories.schema import HistorySchema
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.schema_file import parse_schema
+from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.measure import history_steps
 from lightning_dpgen.measure.histories import HistoryRecipe
 from lightning_dpgen.models.histories import PersonLevel, StackedHistories
@@ -42,7 +47,10 @@ RULES = {
     "stage never falls": lambda who, rows: _rises([row["stage"] for row in rows]),
     "stage never rises": lambda who, rows: _rises([row["stage"] for row in rows][::-1]),
     "level never falls": lambda who, rows: _rises([LEVELS[row["level"]] for row in rows if row["level"]]),
-    "event != birth if persons.sex = M": lambda who, rows: who["sex"] != "M" or _lacks(rows, "event", "birth"),
+    "event != birth if persons.sex = M": (
+        # A missing value is no other one.
+        lambda who, rows: who["sex"] != "M" or not {None, "birth"} & {row["event"] for row in rows}
+    ),
     "level = low if persons.died = false": lambda who, rows: who["died"] or {row["level"] for row in rows} <= {"low"},
     "code != c3 if persons.sex is missing": lambda who, rows: who["sex"] is not None or _lacks(rows, "code", "c3"),
     "day <= persons.until": lambda who, rows: who["until"] is None or all(row["day"] <= who["until"] for row in rows),
@@ -108,8 +116,11 @@ def test_no_history_breaks_a_rule(seed):
     again = HistorySchema.from_json(schema.as_json())
     assert again == schema and again.rules[0].texts == schema.rules[0].texts
     assert sorted(schema.rules[0].texts) == sorted(rules)
+    level = PersonLevel(schema)
     for noise in (0.0, 1.0, 6.0):
         drawn = _drawn(schema, 400, seed, noise)
+        persons = level.encode(drawn).codes
+        assert not any(none[persons[:, a], persons[:, b]].any() for a, b, none in level.impossible_pairs())
         people = schema.decode(drawn, np.random.default_rng(seed)).to_pylist()
         order, (own, *_) = schema.tables[0].order, schema.parted(drawn)[1]
         for number, who in enumerate(people):
@@ -155,6 +166,27 @@ def test_times_of_any_choices_keep_bounds(low, end):
         )
     kept = np.array([len(who["visits"]) for who in people])
     assert (kept == counts).mean() > 0.3 and ((kept > 0) & (kept < counts)).any() == (low > 0)
+
+
+def test_broken_rules_are_found_by_values():
+    """In histories that know of no rule."""
+    rules = [rule for rule in RULES if rule not in ("stage never rises", "code at most once")]
+    columns = parse_schema(f"{{columns: {{{COLUMNS % ('true', 'c0, c1, c2, c3')}}}}}")
+    order = RowOrder.of("day", {"type": "integer", "low": 5, "high": 99, "bins": 5}, {"high": 60, "bins": 4})
+    table = RowTable("visits", columns, 4, order)
+    schema = HistorySchema(PERSONS, (table,))
+    batch = schema.decode(_drawn(schema, 1000, 0, 1.0), np.random.default_rng(0))
+    lists, people = batch.column("visits"), batch.to_pylist()
+    rows = pa.RecordBatch.from_struct_array(lists.flatten())
+    person = np.repeat(np.arange(1000), pc.list_value_length(lists).to_numpy())
+    values, attributes = TableValues.of(rows, columns), TableValues.of(batch, PERSONS)
+    broken = dict(
+        broken_rows(parse_rules(rules, table, PERSONS), table, person, rows.column("day").to_numpy(), values, attributes)
+    )
+    assert len(broken) == len(rules)
+    for rule in rules:
+        wrong = [number for number, who in enumerate(people) if not RULES[rule](who, who["visits"])]
+        assert np.unique(person[broken[rule]]).tolist() == wrong and len(wrong) > 10, rule
 
 
 def _release(tmp_path, *rules, more=()):

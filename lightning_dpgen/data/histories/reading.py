@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.common.plain_text import listed
+from lightning_dpgen.data.files.blocks import RowSource
 from lightning_dpgen.data.histories.read_rows import ReadRows, hold_to_rules
 from lightning_dpgen.data.histories.row_table import PersonRows, RowTable
 from lightning_dpgen.data.histories.rules import HistoryRules
@@ -75,19 +76,16 @@ def read_histories(tables: HistoryTables, schema: HistorySchema, *, outside: str
     """
     if set(tables.rows) != {table.name for table in schema.tables}:
         raise ValueError(f"tables.rows={list(tables.rows)}: expected {[table.name for table in schema.tables]}")
-    counted, numbers, attributes, exact = Counter[str](), Numbering(), None, dict[str, np.ndarray]()
+    counted, numbers, attributes, by_values = Counter[str](), Numbering(), None, None
     if tables.persons is not None:
-        attributes, exact = _read_persons(tables.persons, schema, numbers, outside, counted)
+        attributes, by_values = _read_persons(tables.persons, schema, numbers, outside, counted)
     elif schema.persons is not None and len(schema.tables) > 1:
         raise ValueError("tables.persons=None: expected the table of persons, whose attributes stand in no table of rows")
     known, read = len(numbers.known), []
     for table, rules in zip(schema.tables, schema.rules, strict=True):
         fixed = schema.persons.columns if schema.persons is not None and attributes is None else ()
         with _named(table.name):
-            rows = _read_rows(
-                tables.rows[table.name], table, fixed, numbers, outside, counted, _exact(table, rules, schema)
-            )
-            read.append(rows.in_order(rules, table))
+            read.append(_read_rows(tables.rows[table.name], table, fixed, numbers, outside, counted, rules))
         if attributes is not None and len(numbers.known) > known:
             unknown = list(numbers.known)[known]
             raise BadRecords(
@@ -99,11 +97,8 @@ def read_histories(tables: HistoryTables, schema: HistorySchema, *, outside: str
         told = Counter[str]()
         with _named(table.name):
             if attributes is None:
-                attributes = _fixed(rows, n, schema, outside, told)
-                exact = {name: own[_first_rows(rows)] for name, own in rows.exact.items()}
-            if rules:
-                bounds = {place: np.nan_to_num(exact[name]).astype(np.int64) for place, name in _bounding(rules, schema)}
-                rows = hold_to_rules(rows, rules, table, attributes, bounds, keys, outside, told)
+                attributes, by_values = _fixed(rows, n, schema, outside, told)
+            rows = hold_to_rules(rows, rules, table, attributes, by_values, keys, outside, told)
             parts.append(_histories_of(table, rows, n, outside, told))
         counted.update({f"{schema.prefix(table)}{what}": count for what, count in told.items()})
     return Reading(schema.joined(attributes, parts), None, dict(counted))
@@ -168,11 +163,14 @@ def _coded(column: Numeric, words: str, ticks: np.ndarray, outside: str, counted
         raise BadRecords(f"column {shortened(column.name)}, {words}: {misfit}; {misfit.advice}") from None
 
 
-def _fixed(rows: ReadRows, n: int, schema: HistorySchema, outside: str, counted: Counter[str]) -> np.ndarray:
-    """Return the attributes of persons (n, attributes), which stand in each of their rows."""
+def _fixed(
+    rows: ReadRows, n: int, schema: HistorySchema, outside: str, counted: Counter[str]
+) -> tuple[np.ndarray, TableValues | None]:
+    """Return the attributes of persons (n, attributes), which stand in each of their rows; and their values."""
     if schema.persons is None:
-        return np.zeros((n, 0), np.int64)
-    first = rows.fixed[_first_rows(rows)]
+        return np.zeros((n, 0), np.int64), None
+    firsts = np.flatnonzero(np.diff(rows.person, prepend=-1))
+    first = rows.fixed[firsts]
     changes = (rows.fixed != first[rows.person]).any(axis=1)
     if changes.any():
         if outside != CLAMP:
@@ -182,24 +180,7 @@ def _fixed(rows: ReadRows, n: int, schema: HistorySchema, outside: str, counted:
                 "outside=clamp"
             )
         counted[CHANGED] = len(np.unique(rows.person[changes]))
-    return first
-
-
-def _first_rows(rows: ReadRows) -> np.ndarray:
-    """Return the first row of each person (N,), where all have one."""
-    return np.flatnonzero(np.diff(rows.person, prepend=-1))
-
-
-def _bounding(rules: HistoryRules, schema: HistorySchema) -> set[tuple[int, str]]:
-    """Return the places and names of attributes that bound times."""
-    names = [] if schema.persons is None else list(schema.persons.choices)
-    return {(rule.attribute, names[rule.attribute]) for rule in rules.times}
-
-
-def _exact(table: RowTable, rules: HistoryRules, schema: HistorySchema) -> list[str]:
-    """Return the columns and attributes whose values rules compare, not choices alone."""
-    names = list(table.rows.choices)
-    return sorted({names[place] for place in rules.sorted} | {name for _, name in _bounding(rules, schema)})
+    return first, rows.values[firsts]
 
 
 def _changed(fixed: np.ndarray, first: np.ndarray, schema: HistorySchema) -> str:
@@ -209,13 +190,13 @@ def _changed(fixed: np.ndarray, first: np.ndarray, schema: HistorySchema) -> str
 
 def _read_persons(
     source: Table, schema: HistorySchema, numbers: Numbering, outside: str, counted: Counter[str]
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Read the table of persons: their attributes (N, attributes), in the order of their numbers, and values of some."""
+) -> tuple[np.ndarray, TableValues]:
+    """Read the table of persons: their attributes (N, attributes), in the order of their numbers; and their values."""
     key = schema.key
     if schema.persons is None:
         raise ValueError("persons: a table of persons whose attributes are not declared: leave it out")
     with _named(PERSONS):
-        read, _ = _read(source, schema.persons, key, outside, counted, "key")
+        _, read = _read(source, schema.persons, key, outside, counted, "key")
     if len(numbers.of(read.owners)) > len(numbers.known):
         counts = read.owners.value_counts()
         (twice, *_) = [one["values"].as_py() for one in counts if one["counts"].as_py() > 1]
@@ -223,9 +204,7 @@ def _read_persons(
             f"the table of persons has a {shortened(key)} twice, {shortened(twice)}: expected one row for each person; "
             "where attributes stand in each row of the other table, declare them as fixed there"
         )
-    assert read.values is not None
-    bounding = {name for rules in schema.rules for _, name in _bounding(rules, schema)}
-    return read.encoded.codes.astype(np.int64), {name: read.values.column(name) for name in bounding}
+    return read.encoded.codes.astype(np.int64), read.values
 
 
 def _read_rows(
@@ -235,29 +214,28 @@ def _read_rows(
     numbers: Numbering,
     outside: str,
     counted: Counter[str],
-    exact: Sequence[str],
+    rules: HistoryRules,
 ) -> ReadRows:
-    """Read a table of rows, and attributes where they stand in each row; of columns in `exact` also the values."""
+    """Read a table of rows, and attributes where they stand in each row."""
     columns = [*table.rows.columns, *fixed]
     if table.order is not None:
         columns.append(table.order.time)
-    read, place = _read(source, table.rows.with_values(columns), table.person, outside, counted)
-    assert read.values is not None
-    person, codes, number = numbers.of(read.owners), read.encoded.codes.astype(np.int64), np.arange(len(read.encoded))
-    times = np.zeros(len(number), np.int64)
+    rows, read = _read(source, table.rows.with_values(columns), table.person, outside, counted)
+    person, codes, times = (
+        numbers.of(read.owners),
+        read.encoded.codes.astype(np.int64),
+        np.zeros(len(read.encoded), np.int64),
+    )
     if table.order is not None:
         times = read.values.column(table.order.name).astype(np.int64)
-    there = {column.name for column in columns}
-    values = {name: read.values.column(name) for name in exact if name in there}
-    return ReadRows(person, times, codes[:, : table.per_row], codes[:, table.per_row :], values, number, place)
+    own, fixed_codes = codes[:, : table.per_row], codes[:, table.per_row :]
+    return ReadRows(rows, read.places, person, times, own, fixed_codes, read.values).in_order(rules, table)
 
 
 def _read(
     source: Table, schema: TableSchema, person: str, outside: str, counted: Counter[str], key: str = "person"
-) -> tuple[Reading, Callable[[int], str] | None]:
-    """Read a table with the person of each row, as its source names them, and exact values; and where a row stands.
-
-    No place is known where rows were left out.
+) -> tuple[RowSource, Reading]:
+    """Read a table with the person of each row, as its source names them, exact values, and places in the source.
 
     Args:
         key: of the description that names the column of persons, for messages.
@@ -267,10 +245,9 @@ def _read(
         near = suggest(person, rows.columns)
         raise BadRecords(f"{rows.where} has no column {key}={shortened(person)}: it has {listed(rows.columns)}{near}")
     check_rows(rows, schema, person)
-    before = counted.total()
     parts = [*read_parts(rows, schema, outside=outside, person=person, values=True, counted=counted)]
     parts = parts or [no_records(schema, person=person, values=True)]
     values = TableValues.joined([part.values for part in parts])
     owners = pa.chunked_array([part.owners for part in parts]).combine_chunks()
-    read = Reading(Encoded.joined([part.encoded for part in parts]), None, {}, values, owners)
-    return read, None if counted.total() > before else lambda row: f"{rows.where}, {rows.place(row)}"
+    places = np.concatenate([part.places for part in parts])
+    return rows, Reading(Encoded.joined([part.encoded for part in parts]), None, {}, values, owners, places)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lightning_dpgen.data.histories.choice_pairs import Barred, barred_pairs, possible_row
-from lightning_dpgen.data.histories.times import Limits, draw_times, with_room
-from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.names import quote
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.numeric import Numeric
@@ -26,7 +21,6 @@ from lightning_dpgen.data.tables.schema_keys import column_of
 # The rows of a person that are kept, where there are more than `max_rows`.
 Keep = Literal["first", "last"]
 _MOST_ROWS = 1000
-_NOTHING: Mapping[int, bool] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -307,34 +301,6 @@ class RowTable:
         time = [] if self.order is None else [pa.field(self.order.name, self.order.start.arrow)]
         return [*time, *self.rows.arrow]
 
-    def decode(
-        self,
-        persons: PersonRows,
-        random: np.random.Generator,
-        before: int = 0,
-        *,
-        limits: Limits | None = None,
-        sort: Mapping[int, bool] = _NOTHING,
-    ) -> pa.ListArray:
-        """Return the list of rows of each person, in the order of time.
-
-        Args:
-            limits: the earliest and the latest time of each person's rows, where there are any. Rows for which these leave
-                no room are left out.
-            sort: columns by their places whose values never fall in a person (or, if True, never rise), as choices do.
-        """
-        if self.order is not None and (limits is not None or self.order.end is not None):
-            persons = with_room(self.order, persons, limits)
-        units = np.zeros((len(persons.rows), 0), np.float32)
-        columns = list(self.rows.decode(Encoded(units, persons.rows), random, before).columns)
-        for place, turned in sort.items():
-            at = self.rows.arrow.get_field_index(list(self.rows.choices)[place])
-            columns[at] = _sorted(columns[at], persons.person, turned)
-        if self.order is not None:
-            columns.insert(0, draw_times(self.order, persons, random, limits))
-        ends = pa.array(np.append(persons.begins, len(persons.rows)).astype(np.int32))
-        return pa.ListArray.from_arrays(ends, pa.StructArray.from_arrays(columns, fields=self.fields))
-
     @property
     def choices(self) -> dict[str, list[str]]:
         """The names of the choices of each group, by its own name."""
@@ -403,10 +369,13 @@ def check_columns(place: str, table: TableSchema) -> None:
         raise BadSchema("no column has two values: expected something to learn", key="columns", place=place)
 
 
-def _sorted(values: pa.Array, person: np.ndarray, turned: bool) -> pa.Array:
-    """Return values (R,) of rows in their order within each person; missing ones stay where they are."""
-    there = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
-    ranks = pc.rank(values.take(pa.array(there)), "descending" if turned else "ascending").to_numpy().astype(np.int64)
-    places = np.arange(len(values))
-    places[there] = there[np.lexsort((ranks, person[there]))]
-    return values.take(pa.array(places))
+def running(numbers: np.ndarray, persons: PersonRows) -> np.ndarray:
+    """Return running sums (R,) of numbers, one a row, within each history.
+
+    Example:
+        >>> two = PersonRows(np.array([2, 0, 1]), None, np.zeros(3), np.zeros((3, 1)))
+        >>> running(np.array([1, 2, 5]), two).tolist()
+        [1, 3, 5]
+    """
+    total, there = np.cumsum(numbers), persons.counts > 0
+    return total - np.repeat((total - numbers)[persons.begins[there]], persons.counts[there])

@@ -109,7 +109,7 @@ class TimeRule:
 
     Args:
         text: as it is declared.
-        attribute: its place among those of persons.
+        name, attribute: of the attribute, and its place among those of persons.
         upper: whether no time is later, or none earlier.
         add: what is added to the attribute, in ticks.
         where: attributes by their places, and with which of their choices (choices,) the rule holds.
@@ -117,6 +117,7 @@ class TimeRule:
     """
 
     text: str
+    name: str
     attribute: int
     upper: bool
     add: int
@@ -270,8 +271,8 @@ class _Parser:
 
     def __init__(self, table: Any, persons: TableSchema | None) -> None:
         self._table, self._order = table, table.order
-        self._rows = _as_learned(table.rows)
-        of_persons = {} if persons is None else _as_learned(persons)
+        self._rows = as_learned(table.rows)
+        of_persons = {} if persons is None else as_learned(persons)
         self._persons = {
             f"{OF_PERSONS}{name}": (place, column_of(f"{OF_PERSONS}{name}", column.declared.dump()))
             for name, (place, column) in of_persons.items()
@@ -359,7 +360,16 @@ class _Parser:
             math.ceil(number) - 1 if upper else math.floor(number) + 1
         )  # fmt: skip
         lowest, highest = (np.array(ends, np.int64) for ends in zip(*column.ranges, strict=True))
-        return TimeRule(constraint.text, self._persons[attribute][0], upper, add, tuple(where), lowest, highest)
+        return TimeRule(
+            constraint.text,
+            attribute.removeprefix(OF_PERSONS),
+            self._persons[attribute][0],
+            upper,
+            add,
+            tuple(where),
+            lowest,
+            highest,
+        )
 
 
 _MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -371,7 +381,7 @@ def _is_plain(bound: Comparison) -> bool:
     return all(len(side.parts) == 1 and side.parts[0].alone and side.parts[0].factor > 0 for side in sides)
 
 
-def _as_learned(table: TableSchema) -> dict[str, tuple[int, Modelled]]:
+def as_learned(table: TableSchema) -> dict[str, tuple[int, Modelled]]:
     """Return the columns whose choices are those of the values that are written, by name, with their places."""
     recorded = {column.name: column for column in table.recorded}
     with_choices = [column for column in table.modelled if column.choices]

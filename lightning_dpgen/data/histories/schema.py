@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from lightning_dpgen.data.conditions import Clause, Condition
-from lightning_dpgen.data.histories.attributes import draw_attributes
+from lightning_dpgen.data.histories.decoding import Limits, decode_rows, draw_attributes
 from lightning_dpgen.data.histories.row_table import PersonRows, RowTable, check_columns
 from lightning_dpgen.data.histories.rules import HistoryRules, parse_rules
-from lightning_dpgen.data.histories.times import Limits
 from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.names import quote
 from lightning_dpgen.data.schema import Schema
@@ -167,7 +166,7 @@ class HistorySchema(Schema):
             values, limits = draw_attributes(self, attributes, rows, random)
             columns += self.persons.with_fakes(values, random, before).columns
         for table, rules, own, within in zip(self.tables, self.rules, rows, limits, strict=True):
-            columns.append(table.decode(own, random, before, limits=within, sort=rules.sorted))
+            columns.append(decode_rows(table, own, random, before, limits=within, sort=rules.sorted))
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
 
     @property

@@ -109,15 +109,18 @@ def read_parts(
     Raises:
         BadRecords: as `read_table`.
     """
-    recorded = [column.name for column in schema.recorded]
+    recorded, before = [column.name for column in schema.recorded], 0
     # An error below leaves no file or connection open.
     with closing(rows.blocks(with_person(recorded, person))) as blocks:
         for block in blocks:
             with _placed(rows, block):
                 conformed, kept = schema.rules.conformed(block.rows, outside=outside, counted=counted)
                 encoded = schema.encode(conformed, outside=outside, counted=counted)
+                by_values = TableValues.of(conformed, schema) if values else None
                 owners = None if person is None else _owners(block.column(person), person).filter(pa.array(kept))
-                yield Reading(encoded, None, {}, TableValues.of(conformed, schema) if values else None, owners)
+                places = None if person is None else before + np.flatnonzero(kept)
+                yield Reading(encoded, None, {}, by_values, owners, places)
+            before += block.rows.num_rows
 
 
 def no_records(schema: TableSchema, *, person: str | None = None, values: bool = False) -> Reading:
@@ -125,7 +128,8 @@ def no_records(schema: TableSchema, *, person: str | None = None, values: bool =
     recorded = [column.name for column in schema.recorded]
     nothing = pa.record_batch([pa.nulls(0, pa.string())] * len(recorded), names=recorded)
     by_values = TableValues.of(nothing, schema) if values else None
-    return Reading(schema.encode(nothing), None, {}, by_values, None if person is None else pa.array([], pa.string()))
+    owners, places = (None, None) if person is None else (pa.array([], pa.string()), np.zeros(0, np.int64))
+    return Reading(schema.encode(nothing), None, {}, by_values, owners, places)
 
 
 def check_columns(source: Table, schema: TableSchema, person: str | None = None) -> None:
