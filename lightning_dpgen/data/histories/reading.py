@@ -14,6 +14,7 @@ from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.histories.row_table import PersonRows, RowTable
 from lightning_dpgen.data.histories.schema import PERSONS, HistorySchema
+from lightning_dpgen.data.histories.values import HistoryValues, RowValues
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.persons import priorities, row_hashes
 from lightning_dpgen.data.reading import CLAMP, Numbering, Reading
@@ -73,9 +74,9 @@ def read_histories(tables: HistoryTables, schema: HistorySchema, *, outside: str
     """
     if set(tables.rows) != {table.name for table in schema.tables}:
         raise ValueError(f"tables.rows={list(tables.rows)}: expected {[table.name for table in schema.tables]}")
-    counted, numbers, attributes = Counter[str](), Numbering(), None
+    counted, numbers, attributes, by_values = Counter[str](), Numbering(), None, None
     if tables.persons is not None:
-        attributes = _read_persons(tables.persons, schema, numbers, outside, counted)
+        attributes, by_values = _read_persons(tables.persons, schema, numbers, outside, counted)
     elif schema.persons is not None and len(schema.tables) > 1:
         raise ValueError("tables.persons=None: expected the table of persons, whose attributes stand in no table of rows")
     known, read = len(numbers.known), []
@@ -89,25 +90,31 @@ def read_histories(tables: HistoryTables, schema: HistorySchema, *, outside: str
                 f"{table.name} has a {shortened(table.person)}, {shortened(unknown)} ({type(unknown).__name__}), that the "
                 "table of persons lacks: expected a row for each person there, and keys of one type in both"
             )
-    n, parts = len(numbers.known), []
+    n, parts, values = len(numbers.known), [], []
     for table, rows in zip(schema.tables, read, strict=True):
         told = Counter[str]()
         with _named(table.name):
             if attributes is None:
-                attributes = _fixed(rows, n, schema, outside, told)
-            parts.append(_histories_of(table, rows, n, outside, told))
+                attributes, by_values = _fixed(rows, n, schema, outside, told)
+            part, by_rows = _histories_of(table, rows, n, outside, told)
+        parts.append(part)
+        values.append(by_rows)
         counted.update({f"{schema.prefix(table)}{what}": count for what, count in told.items()})
-    return Reading(schema.joined(attributes, parts), None, dict(counted))
+    return Reading(schema.joined(attributes, parts), None, dict(counted), HistoryValues(schema, by_values, tuple(values)))
 
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Rows of a table (R,), those of one person together, in the order of time, and then of their columns."""
+    """Rows of a table (R,), those of one person together, in the order of time, and then of their columns.
+
+    `values` are those of all columns that were read, attributes in each row and times among them.
+    """
 
     person: np.ndarray
     times: np.ndarray
     codes: np.ndarray
     fixed: np.ndarray
+    values: TableValues
 
 
 @contextmanager
@@ -119,8 +126,10 @@ def _named(table: str) -> Iterator[None]:
         raise BadRecords(f"{table}: {error}") from None
 
 
-def _histories_of(table: RowTable, rows: _Rows, n: int, outside: str, counted: Counter[str]) -> PersonRows:
-    """Return the rows of n persons that count."""
+def _histories_of(
+    table: RowTable, rows: _Rows, n: int, outside: str, counted: Counter[str]
+) -> tuple[PersonRows, RowValues]:
+    """Return the rows of n persons that count, as codes and by their values."""
     sizes = np.bincount(rows.person, minlength=n)
     if not len(rows.person):
         counted[EMPTY] = 1
@@ -130,8 +139,9 @@ def _histories_of(table: RowTable, rows: _Rows, n: int, outside: str, counted: C
         counted[MORE_ROWS] = over
     kept = _kept(table, rows, sizes)
     times, codes, counts = rows.times[kept], rows.codes[kept], np.minimum(sizes, table.max_rows)
+    by_values = rows.values[kept].of_columns(table.rows)
     if table.order is None:
-        return PersonRows(counts, None, np.zeros(len(codes), np.int64), codes)
+        return PersonRows(counts, None, np.zeros(len(codes), np.int64), codes), RowValues(counts, None, by_values)
     begins, there = np.cumsum(counts) - counts, counts > 0
     distance = np.diff(times, prepend=0)
     distance[begins[there]] = table.order.gap.limits[0]
@@ -139,7 +149,7 @@ def _histories_of(table: RowTable, rows: _Rows, n: int, outside: str, counted: C
     first = f"the first time that counts of a person (start, keep={table.keep})"
     starts[there] = _coded(table.order.start, first, times[begins[there]], outside, counted)
     gaps = _coded(table.order.gap, "the distance from a row to the next one (gap)", distance, outside, counted)
-    return PersonRows(counts, starts, gaps, codes)
+    return PersonRows(counts, starts, gaps, codes), RowValues(counts, times.astype(np.float64), by_values)
 
 
 def _kept(table: RowTable, rows: _Rows, sizes: np.ndarray) -> np.ndarray:
@@ -169,11 +179,14 @@ def _coded(column: Numeric, words: str, ticks: np.ndarray, outside: str, counted
         raise BadRecords(f"column {shortened(column.name)}, {words}: {misfit}; {misfit.advice}") from None
 
 
-def _fixed(rows: _Rows, n: int, schema: HistorySchema, outside: str, counted: Counter[str]) -> np.ndarray:
-    """Return the attributes of persons (n, attributes), which stand in each of their rows."""
+def _fixed(
+    rows: _Rows, n: int, schema: HistorySchema, outside: str, counted: Counter[str]
+) -> tuple[np.ndarray, TableValues | None]:
+    """Return the attributes of persons (n, attributes), which stand in each of their rows; and their values."""
     if schema.persons is None:
-        return np.zeros((n, 0), np.int64)
-    first = rows.fixed[np.flatnonzero(np.diff(rows.person, prepend=-1))]
+        return np.zeros((n, 0), np.int64), None
+    firsts = np.flatnonzero(np.diff(rows.person, prepend=-1))
+    first = rows.fixed[firsts]
     changes = (rows.fixed != first[rows.person]).any(axis=1)
     if changes.any():
         if outside != CLAMP:
@@ -183,7 +196,7 @@ def _fixed(rows: _Rows, n: int, schema: HistorySchema, outside: str, counted: Co
                 "outside=clamp"
             )
         counted[CHANGED] = len(np.unique(rows.person[changes]))
-    return first
+    return first, rows.values[firsts].of_columns(schema.persons)
 
 
 def _changed(fixed: np.ndarray, first: np.ndarray, schema: HistorySchema) -> str:
@@ -193,8 +206,8 @@ def _changed(fixed: np.ndarray, first: np.ndarray, schema: HistorySchema) -> str
 
 def _read_persons(
     source: Table, schema: HistorySchema, numbers: Numbering, outside: str, counted: Counter[str]
-) -> np.ndarray:
-    """Read the table of persons: their attributes (N, attributes), in the order of their numbers."""
+) -> tuple[np.ndarray, TableValues]:
+    """Read the table of persons: their attributes (N, attributes), in the order of their numbers; and their values."""
     key = schema.key
     if schema.persons is None:
         raise ValueError("persons: a table of persons whose attributes are not declared: leave it out")
@@ -207,7 +220,7 @@ def _read_persons(
             f"the table of persons has a {shortened(key)} twice, {shortened(twice)}: expected one row for each person; "
             "where attributes stand in each row of the other table, declare them as fixed there"
         )
-    return read.encoded.codes.astype(np.int64)
+    return read.encoded.codes.astype(np.int64), read.values
 
 
 def _read_rows(
@@ -227,7 +240,7 @@ def _read_rows(
         times = read.values.column(table.order.name).astype(np.int64)
     own, fixed_codes = codes[:, : table.per_row], codes[:, table.per_row :]
     order = np.lexsort((*fixed_codes.T[::-1], *own.T[::-1], times, person))
-    return _Rows(person[order], times[order], own[order], fixed_codes[order])
+    return _Rows(person[order], times[order], own[order], fixed_codes[order], read.values[order])
 
 
 def _read(
