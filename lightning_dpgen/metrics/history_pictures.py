@@ -19,8 +19,8 @@ _POINTS = 200
 # Groups of an ordered column by which marks are coloured; the difference of shares from which a cell is framed, and the
 # share of steps; the ratio of distances from which their axis is logarithmic.
 _SHADES, _APART, _OFTEN, _LONG = 4, 0.1, 0.01, 50
-# Between the ends of a bin in its name.
-_TO = " to "
+# Between the ends of a bin in its name, and behind the last one, which has no end.
+_TO, _MORE = " to ", " or more"
 _STEPS = (
     "How often each choice (across) comes after another one (down), in percent; beside the latter, the share of steps that "
     f"begin with it. Framed: what differs from the real share by {100 * _APART:.0f} percent points or more, after choices "
@@ -66,7 +66,9 @@ def group_choices(
         for group in range(groups[ordered - 1] + 1):
             inside = np.flatnonzero(groups[:ordered] == group)
             first, last = names[inside[0]], names[inside[-1]]
-            texts.append(first if first == last else f"{first.partition(_TO)[0]}{_TO}{last.rpartition(_TO)[2]}")
+            low, high = first.partition(_TO)[0], last.rpartition(_TO)[2]
+            joined = f"{low}{_MORE}" if high.endswith(_MORE) else f"{low}{_TO}{high}"
+            texts.append(first if first == last else joined)
     in_order = len(texts)
     rest = ordered + np.argsort(-counts[ordered:], kind="stable")
     alone = np.sort(rest if len(rest) <= most - in_order else rest[: most - in_order - 1])
@@ -168,10 +170,10 @@ def _draw_distances(real: SideRows, made: SideRows) -> Plot:
     both = np.concatenate(list(gaps.values()))
     at = np.unique(np.quantile(both, np.linspace(0.0, 1.0, _POINTS), method="inverted_cdf")) if len(both) else np.zeros(1)
     # A curve begins at no row.
-    at = np.append(min(at[0] - 1.0, 0.0), at)
-    shares = {word: np.searchsorted(own, at, "right") / max(1, len(own)) for word, own in gaps.items()}
+    shares = {word: np.append(0.0, np.searchsorted(own, at, "right") / max(1, len(own))) for word, own in gaps.items()}
     unit = "days" if real.table.order.start.type == "date" else real.table.order.name
-    words = {"along": f"{unit} from a row to the next", "up": "share of rows up to there", "at": at}
+    words = {"along": f"{unit} from a row to the next", "up": "share of rows up to there", "at": np.append(at[0], at)}
+    words["steps"] = True
     usual = float(np.median(gaps["real"])) if len(gaps["real"]) else 0.0
     words["scales"] = ("symlog" if at[-1] > _LONG * max(1.0, usual / 10.0) else "linear", "linear")
     words["alt"] = f"{real.prefix}distances from row to row, real and synthetic"
@@ -189,9 +191,17 @@ def _of_both(real: SideRows, made: SideRows, compute: Callable[[SideRows], np.nd
     return {word: compute(side) for word, side in zip(_SIDES, (real, made), strict=True)}
 
 
+def _levels_of_both(real: SideRows, made: SideRows, name: str) -> tuple[list[np.ndarray], list[str], int]:
+    """Return the levels of a column that any row has, of both sides, with their names and how many are in an order."""
+    (codes, names, ordered), (others, *_) = real.level(name), made.level(name)
+    had = np.unique(np.concatenate([codes, others]))
+    places = [np.searchsorted(had, own) for own in (codes, others)]
+    return places, [names[place] for place in had], int((had < ordered).sum())
+
+
 def _draw_steps(real: SideRows, made: SideRows, name: str, far: float) -> list[Plot]:
-    title, (_, names, ordered) = f"{real.prefix}{name}", real.level(name)
-    steps = [tuple(side.level(name)[0][rows] for rows in side.steps()) for side in (real, made)]
+    title, (codes, names, ordered) = f"{real.prefix}{name}", _levels_of_both(real, made, name)
+    steps = [tuple(own[rows] for rows in side.steps()) for own, side in zip(codes, (real, made), strict=True)]
     drawn, plots = steps_of(names, ordered, steps), []
     apart = np.abs(drawn[1]["shares"] - drawn[0]["shares"])
     drawn[1]["framed"] = (apart >= _APART) & (drawn[0]["before"][:, None] >= _OFTEN)
@@ -204,8 +214,9 @@ def _draw_steps(real: SideRows, made: SideRows, name: str, far: float) -> list[P
 def _draw_persons(real: SideRows, made: SideRows, seed: int) -> list[Plot]:
     name = next((name for name in real.columns if name not in real.numeric), next(iter(real.columns)))
     times = [side.place if side.times is None else side.times for side in (real, made)]
-    sides = [(side.counts, at, side.level(name)[0]) for side, at in zip((real, made), times, strict=True)]
-    drawn, plots = persons_of(real.table, (name, *real.level(name)[1:]), sides, seed), []
+    levels, names, ordered = _levels_of_both(real, made, name)
+    sides = [(side.counts, at, own) for side, at, own in zip((real, made), times, levels, strict=True)]
+    drawn, plots = persons_of(real.table, (name, names, ordered), sides, seed), []
     for word, content in zip(_SIDES, drawn, strict=True):
         content["alt"] = f"{real.prefix}{word} {content['alt']}"
         plots.append(Plot("Some histories", f"{real.prefix}{word} persons, by {name}", "timelines", content, (_HISTORIES,)))

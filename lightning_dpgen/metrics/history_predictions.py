@@ -15,10 +15,10 @@ from lightning_dpgen.metrics.history_sides import A_SECOND_SIDE, A_STEP, GAP, Hi
 from lightning_dpgen.metrics.history_summaries import attribute_levels
 from lightning_dpgen.metrics.measure import Need, Result, register
 from lightning_dpgen.metrics.table_pairs import ACCURACY, AUC, R2, TREE_ROWS, score_learner
-from lightning_dpgen.metrics.table_pairs import ROWS as STEPS
 
-# Categories of a table whose next value is predicted, and numbers.
-NEXT_ROW, _CHOSEN = "prediction of the next row", 2
+# Categories of a table whose next value is predicted, and numbers; values of a category that are told apart; and steps that
+# are learned from, and tested on.
+NEXT_ROW, _CHOSEN, _CLASSES, _STEPS = "prediction of the next row", 2, 20, 5_000
 _A_LABEL = Need(
     lambda sides: sides.schema.persons is not None and sides.schema.persons.label is not None,
     "the persons have no label to be learned",
@@ -72,7 +72,7 @@ class StepsOfSide:
 def steps_of_side(part: HistoryValues, side: SideRows, seed: int) -> StepsOfSide:
     """Return steps of one side, chosen by the seed: the row before, its place, time and distance, and attributes."""
     before, after = side.steps()
-    chosen = np.random.default_rng(seed).permutation(len(before))[: 2 * STEPS]
+    chosen = np.random.default_rng(seed).permutation(len(before))[:_STEPS]
     before, after = before[chosen], after[chosen]
     features, categories = [side.place[before].astype(float), side.times[before]], [False, False]
     for name, column in side.columns.items():
@@ -81,11 +81,15 @@ def steps_of_side(part: HistoryValues, side: SideRows, seed: int) -> StepsOfSide
     for column in () if part.persons is None else part.persons.schema.recorded:
         features.append(part.persons.column(column.name)[side.person[before]])
         categories.append(isinstance(column, Category) and column.present < MOST_CATEGORIES)
-    targets = {
-        name: (side.numbers(name) if name in side.numeric else side.level(name)[0].astype(float))[after]
-        for name in side.columns
-    }
-    return StepsOfSide(np.stack(features, axis=1), categories, targets)
+    return StepsOfSide(np.stack(features, axis=1), categories, {name: _target(side, name)[after] for name in side.columns})
+
+
+def _target(side: SideRows, name: str) -> np.ndarray:
+    """Return the column (R,) that is predicted: numbers, or categories of which rarer ones of very many are together."""
+    if name in side.numeric:
+        return side.numbers(name)
+    codes = side.exact(name) if side.columns[name].present <= _CLASSES else side.level(name)[0]
+    return codes.astype(float)
 
 
 def _measure_of(side: SideRows, name: str, answers: np.ndarray) -> str:
@@ -116,7 +120,7 @@ def _next_of_table(sides: HistorySides, number: int, real: SideRows, others: lis
     for name in _predictable(real, test, sides.seed):
         word = name if name == GAP else f"next {name}"
         measure = _measure_of(real, name, test.targets[name])
-        scored = [_score(train[:STEPS], test[:STEPS], name, measure, sides.seed) for train in trains]
+        scored = [_score(train, test, name, measure, sides.seed) for train in trains]
         for scores, one in zip(results, scored, strict=True):
             scores[f"{word}, {measure}"] = one[0]
             if measure == ACCURACY:
