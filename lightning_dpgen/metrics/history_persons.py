@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ from lightning_dpgen.metrics.membership import (
 
 # Standard deviations beyond which a feature is cut where persons are compared by distance, and synthetic ones that are.
 _FAR, _KNOWN = 4.0, 20_000
+# A number that stands for none, below all others.
+_NONE = -1e12
 _IN_BINS = "AUC in the declared bins"
 
 
@@ -129,9 +131,14 @@ def _middle_of(column: Numeric, ticks: np.ndarray) -> np.ndarray:
     return np.array([*((low + high) / 2 for low, high in column.ranges), np.nan])[codes]
 
 
-def for_trees(features: np.ndarray) -> np.ndarray:
-    """Return features as trees take them, which need one value of each at least: 0 for none."""
-    return np.where(np.isnan(features).all(axis=0), 0.0, features)
+def for_trees(features: np.ndarray, categories: Sequence[bool]) -> np.ndarray:
+    """Return features as trees take them, with a number for none: a part of the persons may all lack one.
+
+    Example:
+        >>> for_trees(np.array([[np.nan, 7.0], [2.0, np.nan]]), [True, False]).tolist()
+        [[0.0, 7.0], [3.0, -1000000000000.0]]
+    """
+    return np.where(np.isnan(features), np.where(categories, -1.0, _NONE), features) + np.array(categories)
 
 
 @register(
@@ -158,8 +165,8 @@ def _tell_persons_apart(sides: HistorySides) -> Result:
 
 def _told_apart(real: HistoryValues, made: HistoryValues, learned: HistoryValues, seed: int) -> dict[str, float]:
     described = [person_features(part, learned) for part in (real, made)]
-    both = for_trees(np.concatenate([features for features, _ in described]))
-    return told_apart(both[: len(real)], both[len(real) :], described[0][1], seed)
+    parts, categories = [features for features, _ in described], described[0][1]
+    return told_apart(*(for_trees(features, categories) for features in parts), categories, seed)
 
 
 @register(

@@ -12,7 +12,6 @@ from lightning_dpgen.metrics.classifiers import CLASSIFIERS, ROWS, TRAINING, bes
 from lightning_dpgen.metrics.columns import MOST_CATEGORIES
 from lightning_dpgen.metrics.history_persons import for_trees, person_features
 from lightning_dpgen.metrics.history_sides import A_SECOND_SIDE, A_STEP, GAP, HistorySides, SideRows, by_table, has_steps
-from lightning_dpgen.metrics.history_summaries import attribute_levels
 from lightning_dpgen.metrics.measure import Need, Result, register
 from lightning_dpgen.metrics.table_pairs import ACCURACY, AUC, R2, TREE_ROWS, score_learner
 
@@ -42,13 +41,15 @@ def _label_scores(train: HistoryValues, sides: HistorySides) -> dict[str, float]
     chances = None
     if len(np.unique(y)) > 1:
         (x, categories), (asked, _) = (person_features(part, sides.learned, without=label) for part in (train, test))
-        chances = classifier(boosting, categories, sides.seed).fit(for_trees(x), y).predict_proba(asked)
+        x, asked = (for_trees(features, categories) for features in (x, asked))
+        chances = classifier(boosting, categories, sides.seed).fit(x, y).predict_proba(asked)
     return score_labels({boosting: chances}, y, answers, len(np.unique(_label_of(sides, sides.learned))))
 
 
 def _label_of(sides: HistorySides, part: HistoryValues) -> np.ndarray:
-    """Return the labels (N,), numbers in levels."""
-    return attribute_levels(sides.persons, part.persons, sides.schema.persons.label)[0]
+    """Return the labels (N,) as whole numbers from 0: a label that is a number has choices of one value each."""
+    values, known = (persons.column(sides.schema.persons.label) for persons in (part.persons, sides.learned.persons))
+    return values if values.dtype.kind == "i" else np.searchsorted(np.unique(known), values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +78,10 @@ def steps_of_side(part: HistoryValues, side: SideRows, seed: int) -> StepsOfSide
     features, categories = [side.place[before].astype(float), side.times[before]], [False, False]
     for name, column in side.columns.items():
         features.append(side.exact(name)[before])
-        categories.append(isinstance(column, Category) and column.present < MOST_CATEGORIES)
+        categories.append(isinstance(column, Category) and column.present < MOST_CATEGORIES - 2)
     for column in () if part.persons is None else part.persons.schema.recorded:
         features.append(part.persons.column(column.name)[side.person[before]])
-        categories.append(isinstance(column, Category) and column.present < MOST_CATEGORIES)
+        categories.append(isinstance(column, Category) and column.present < MOST_CATEGORIES - 2)
     return StepsOfSide(np.stack(features, axis=1), categories, {name: _target(side, name)[after] for name in side.columns})
 
 
@@ -136,10 +137,9 @@ def _score(
     if measure == AUC:
         positive = np.nanmax(answers, initial=0.0)
         y, answers = (y == positive).astype(float), (answers == positive).astype(float)
-    x = for_trees(train.features[learned]) if learned.any() else train.features[learned]
-    return score_learner(
-        (x, y[learned]), (test.features[tested], answers[tested]), train.categories, measure, seed, boosted=boosted
-    )
+    x, asked = (for_trees(side.features, side.categories) for side in (train, test))
+    parts = (x[learned], y[learned]), (asked[tested], answers[tested])
+    return score_learner(*parts, train.categories, measure, seed, boosted=boosted)
 
 
 def _predictable(real: SideRows, steps: StepsOfSide, seed: int) -> list[str]:

@@ -198,7 +198,7 @@ REAL = drawn(400, seed=0)
 VALUES = by_values(*REAL)
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 40, 300])
+@pytest.mark.parametrize("n", [1, 5, 300])
 def test_each_number_is_that_of_pandas(n):
     other = drawn(n, seed=18)
     real, made = facts(*REAL), facts(*other)
@@ -392,8 +392,8 @@ def test_all_sides_have_as_many_persons_and_synthetic_ones_are_compared_with_tho
     told = HistorySides(real=aside, synthetic=made[:90], other=learned[:90], learned=learned)
     section = compute_section(OF["whole histories"], told)
     assert found.scores["whole histories"] == section.scores and found.reference["whole histories"] == section.reference
-    halved = evaluate_histories(held_out, synthetic)
-    assert halved.rows == {"real": (90, 90), "synthetic": (300, 45)} and "membership inference" in halved.notes
+    halved = evaluate_histories(held_out[:40], synthetic)
+    assert halved.rows == {"real": (40, 40), "synthetic": (300, 20)} and "membership inference" in halved.notes
 
 
 def test_labels_and_next_rows_follow_from_histories():
