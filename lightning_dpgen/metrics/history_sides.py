@@ -54,6 +54,7 @@ class SideRows:
         counts, times, gaps, person, place: as of `RowValues`.
         columns: the columns of a row by their names; the last one is the distance from the row before.
         numeric: the names of those that are numbers.
+        level, numbers: of a column by its name, computed once: see `_level` and `_numbers`.
     """
 
     def __init__(self, table: RowTable, prefix: str, rows: RowValues, learned: RowValues) -> None:
@@ -190,19 +191,20 @@ def evaluate_histories(
     real, synthetic, aside = (given.get(name) for name in ("real", "synthetic", "held out"))
     half = max(1, len(real) // 2)
     compared, other = (real[:half], real[half:]) if aside is None else (aside, real)
-    most = min(ROWS, *(_MOST_ROWS * len(real) // (1 + int(rows.counts.sum())) for rows in real.tables))
-    size = max(1, min(len(compared), len(synthetic), most))
-    size = min(size, len(other)) or size
+    most = max(1, min(ROWS, *(_MOST_ROWS * len(real) // (1 + int(rows.counts.sum())) for rows in real.tables)))
+    size = min(len(compared), len(other) or most, len(synthetic), most)
     sides = HistorySides(
-        real=compared[:size], synthetic=synthetic[:size], other=other[:size] if len(other) >= size else None,
-        learned=real[: max(most, 1)], first_synthetic=synthetic[: max(most, 1)],
-        held_out=None if aside is None else aside[: max(most, 1)], answers=answers, seed=seed,
+        real=compared[:size], synthetic=synthetic[:size], other=other[:size] if len(other) else None,
+        learned=real[:most], first_synthetic=synthetic[:most], held_out=None if aside is None else aside[:most],
+        answers=answers, seed=seed,
     )  # fmt: skip
-    used = 0 if sides.other is None else size
-    rows = {"real": (len(real), used if aside is not None else used + size), "synthetic": (len(synthetic), size)}
-    origin = "half of the persons that were given as learned from, compared with the other half; no person was given as "
-    origin += "not learned from"
-    if aside is not None:
+    beside = 0 if sides.other is None else size
+    rows = {"real": (len(real), beside), "synthetic": (len(synthetic), size)}
+    if aside is None:
+        rows["real"] = (len(real), beside + size)
+        origin = "half of the persons that were given as learned from, compared with the other half; no person was given "
+        origin += "as not learned from"
+    else:
         rows["held out"] = (len(aside), size)
         origin = "persons that were given as learned from, compared with held-out ones, as synthetic persons are"
     return evaluate_sides(sides, rows, origin, seconds, progress)
