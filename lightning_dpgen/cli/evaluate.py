@@ -235,7 +235,7 @@ def _evaluate(arguments: argparse.Namespace, certificate: dict[str, Any], source
     for listing in evaluation.listings:
         print(f"{listing_table(listing)}\n")
     print(table(evaluation))
-    whose = "" if kind_named(evaluation.kind).tabular else "held-out records, "
+    whose = "" if kind_named(evaluation.kind).by_values else "held-out records, "
     print(f"real records in the place of synthetic ones: {whose}{evaluation.held_out}")
     print(f"written to {folder}; open {folder / REPORT} in a browser")
     return 0
@@ -312,11 +312,10 @@ def _cell(value: str | int | float) -> str:
 def _read(
     source: Source, schema: Schema, sample: RowSample, *, held_out: bool = False
 ) -> tuple[Records | TableValues, dict[str, int]]:
-    """Read records, and those of a table by their values."""
-    records, counted = source.records(schema, held_out=held_out, values=kind_of(schema).tabular, sample=sample)
-    if not kind_of(schema).tabular:
-        return records, counted
-    if records.values is not None:
+    """Read records, and by their values where these are compared."""
+    kind = kind_of(schema)
+    records, counted = source.records(schema, held_out=held_out, values=kind.by_values, sample=sample)
+    if records.values is not None or not kind.tabular:
         return records, counted
     drawn = "records that came encoded, so that values within a bin were drawn"
     return TableValues.drawn(schema, records.encoded), counted | {drawn: len(records)}

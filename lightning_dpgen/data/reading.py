@@ -14,6 +14,7 @@ from lightning_dpgen.data.names import Name, plain, positions, quote
 from lightning_dpgen.sampling.errors import BadRecords
 
 if TYPE_CHECKING:
+    from lightning_dpgen.data.histories.values import HistoryValues
     from lightning_dpgen.data.tables.values import TableValues
 
 REFUSE, CLAMP = OUTSIDE = ("refuse", "clamp")
@@ -27,7 +28,7 @@ class Reading:
         encoded: N records, as the schema's layout says.
         persons: (N,) int64, a number for the person of each record; None where each record is of another person.
         counted: the kinds of changes and omissions on the way, and how often each happened.
-        values: of a table: the same records by their values; None where these were not asked for.
+        values: of a table or of histories: the same records by their values; None where these were not asked for.
         owners: (N,) the person of each record as the source names them, where these have no number yet.
         places: (N,) the number of each record among those of the source, from 0; beside owners alone.
     """
@@ -35,7 +36,7 @@ class Reading:
     encoded: Encoded
     persons: np.ndarray | None
     counted: Mapping[str, int]
-    values: TableValues | None = None
+    values: TableValues | HistoryValues | None = None
     owners: pa.Array | None = None
     places: np.ndarray | None = None
 

@@ -24,6 +24,7 @@ from lightning_dpgen.sampling.multi_hot import MultiHotStore
 from lightning_dpgen.sampling.stores import ScaledStore, Steps, Store
 
 if TYPE_CHECKING:
+    from lightning_dpgen.data.histories.values import HistoryValues
     from lightning_dpgen.data.tables.values import TableValues
 
 # The count of numbers that are written out at a time.
@@ -42,7 +43,7 @@ class Records(Store):
         schema: their public description.
         encoded: the records themselves.
         persons: (N,) whole numbers, the owner of each record; None where no person has several.
-        values: of a table: the same records by their values, where something is computed of these.
+        values: of a table or of histories: the same records by their values, where something is computed of these.
 
     Raises:
         BadRecords: if they are not what the schema's layout says. The message names no record, so it may be shown.
@@ -58,7 +59,7 @@ class Records(Store):
     schema: Schema
     encoded: Encoded
     persons: np.ndarray | None = None
-    values: TableValues | None = None
+    values: TableValues | HistoryValues | None = None
 
     def __post_init__(self) -> None:
         layout, units, codes = self.schema.layout, self.encoded.units, self.encoded.codes

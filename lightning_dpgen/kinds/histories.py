@@ -59,7 +59,7 @@ class Histories(Kind):
 
     name, schema, word = "histories", HistorySchema, "person"
     parts = "the attributes of a person, the columns of rows, and the largest numbers of rows"
-    measured_networks = ("histories",)
+    measured_networks, by_values = ("histories",), True
     # A network draws each choice by itself, so rows would stand behind the last one.
     trains = False
 
@@ -109,8 +109,18 @@ class Histories(Kind):
     def related(self, schema: HistorySchema) -> dict[str, WrittenRecords]:
         return {form: written_histories(schema, form) for form in self.forms(schema)}
 
-    def sides(self, schema: HistorySchema) -> dict[str, Any]:
-        return {"schema": schema}
+    def evaluate(self, release: Any, real: Any, held_out: Any, count: int, **asked: Any) -> Any:
+        from lightning_dpgen.data.histories.values import HistoryValues
+        from lightning_dpgen.metrics.history_sides import evaluate_histories
+
+        schema, seed = release.schema, asked["seed"]
+        made = HistoryValues.joined([HistoryValues.of(batch, schema) for batch in release.sample_blocks(count, seed)])
+
+        def by_values(records: Any) -> HistoryValues:
+            return HistoryValues.drawn(schema, records.encoded, seed) if records.values is None else records.values
+
+        aside = None if held_out is None else by_values(held_out)
+        return evaluate_histories(by_values(real), made, held_out=aside, **asked)
 
 
 KIND = Histories()

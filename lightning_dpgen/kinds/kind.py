@@ -11,7 +11,9 @@ from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.schema import Schema
 
 if TYPE_CHECKING:
+    from lightning_dpgen.data.records import Records
     from lightning_dpgen.measure.recipe import Recipe
+    from lightning_dpgen.metrics.evaluation import Evaluation
     from lightning_dpgen.release.drawing.described import Described
     from lightning_dpgen.release.drawing.release import Release
     from lightning_dpgen.release.pages.distributions import Shown
@@ -34,7 +36,8 @@ class Kind(ABC):
         measured_networks: the names of networks fitted to measured statistics, today's and those of earlier planners.
         trains: whether networks of other kinds of records are trained on these, too.
         components: the setting of how many components are fitted to what is measured.
-        tabular: whether records are rows of cells, which are compared by their values and completed where some are empty.
+        tabular: whether records are rows of cells, which are completed where some are empty.
+        by_values: whether an evaluation compares records by their values, which bins of a model do not hide.
         endings: of files that records of this kind alone have.
 
     Example:
@@ -52,6 +55,7 @@ class Kind(ABC):
     trains: ClassVar[bool] = True
     components: ClassVar[str] = "model.components"
     tabular: ClassVar[bool] = False
+    by_values: ClassVar[bool] = False
     endings: ClassVar[tuple[str, ...]] = ()
 
     # Settings
@@ -164,3 +168,16 @@ class Kind(ABC):
     def sides(self, schema: Any) -> dict[str, Any]:
         """Return what measures are told of encoded records besides their layout: arguments of `evaluate_encoded`."""
         return {}
+
+    def evaluate(self, release: Release, real: Records, held_out: Records | None, count: int, **asked: Any) -> Evaluation:
+        """Compare so many synthetic records with real ones that are no table.
+
+        Args:
+            held_out: as of `evaluate_encoded`, and so is `asked`.
+        """
+        from lightning_dpgen.metrics.evaluation import evaluate_encoded
+
+        schema, made = release.schema, release.sample_encoded(count, asked["seed"])
+        asked |= {"kind": schema.kind, "choices": list(schema.choices.values()), **self.sides(schema)}
+        asked["held_out"] = None if held_out is None else held_out.encoded
+        return evaluate_encoded(real.encoded, made, schema.layout, list(schema.choices), **asked)

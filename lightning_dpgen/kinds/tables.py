@@ -261,7 +261,7 @@ class Tables(Kind):
     name, schema, word = "table", TableSchema, "record"
     parts = "its columns, their bounds and their categories"
     measured_networks = ("forest_mixture", "product_mixture", "copula")
-    tabular = True
+    tabular = by_values = True
 
     def source(self, spec: TableSpec | PublicTableSpec) -> Source:
         return TableFile(spec) if isinstance(spec, TableSpec) else PublicTable(spec)

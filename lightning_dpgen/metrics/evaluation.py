@@ -95,23 +95,22 @@ def evaluate_encoded(
     bounds: tuple[np.ndarray, np.ndarray] | None = None,
     shape: tuple[int, int] | None = None,
     choices: Sequence[Sequence[str]] | None = None,
-    schema: Any = None,
     answers: Answers = None,
     seed: int = 0,
     seconds: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Evaluation:
-    """Compare synthetic with real records that are compared as they are encoded: pictures, baskets, series, histories.
+    """Compare synthetic with real records that are compared as they are encoded: pictures, baskets, series.
 
     Args:
         real: the records that the generator has learned from; at most `ROWS` of each side are used, chosen by the seed.
         synthetic: synthetic records; about as many as real ones make distances comparable.
         layout: layout of all of them.
         names: names of the groups, in their order; None for numbers.
-        kind: ``images``, ``baskets``, ``series``, ``histories``, or another kind that is no table.
+        kind: ``images``, ``baskets``, ``series``, or another kind that is compared as it is encoded.
         held_out: real records that the generator has not learned from; None to put aside a third of the real ones, from
             which it has learned. Without any, nothing is said of membership inference.
-        channels, bounds, shape, choices, schema, answers: as of `EncodedSides`.
+        channels, bounds, shape, choices, answers: as of `EncodedSides`.
         seed: seed of all draws: rows, pairs, queries, classifiers.
         seconds: a section that would start later than this is skipped, and noted; one that can stop early has the time that
             is left. None without a limit.
@@ -150,10 +149,10 @@ def evaluate_encoded(
         kind=kind, layout=layout, names=tuple(names or (f"column {i + 1}" for i in range(len(layout.groups)))),
         real=looked_at["real"], synthetic=looked_at["synthetic"], other=beside if len(beside) else None,
         learned=given["real"], held_out=None if held_out is None else beside, channels=channels, bounds=bounds,
-        shape=shape, choices=choices, schema=schema, answers=answers, seed=seed,
+        shape=shape, choices=choices, answers=answers, seed=seed,
     )  # fmt: skip
     rows = {name: (len(given[name]), len(looked_at[name])) for name in given}
-    return _evaluate(sides, rows, origin, seconds, progress)
+    return evaluate_sides(sides, rows, origin, seconds, progress)
 
 
 def evaluate_table(
@@ -226,7 +225,7 @@ def evaluate_table(
     else:
         rows["held out"] = (len(held_out), len(sides.held_out))
         origin += "; classifiers are tested on held-out records, given as not learned from, and so are attacks and copies"
-    return _evaluate(sides, rows, origin, seconds, progress)
+    return evaluate_sides(sides, rows, origin, seconds, progress)
 
 
 def halve_table(given: Mapping[str, TableValues], by: str | None, seed: int) -> TableSides:
@@ -282,13 +281,20 @@ def _joined(parts: Collection[Result]) -> Result:
     return Result(**joined)
 
 
-def _evaluate(
+def evaluate_sides(
     sides: Sides,
     rows: dict[str, tuple[int, int]],
     origin: str,
     seconds: float | None,
     progress: Callable[[str], None] | None,
 ) -> Evaluation:
+    """Compute all measures of a kind of records.
+
+    Args:
+        rows: the number of records of each side, and how many of them are looked at.
+        origin: of the real records in the place of synthetic ones, in words.
+        seconds, progress: as of `evaluate_encoded`.
+    """
     # Measures are imported when they are first asked for, which is no part of their time.
     all_measures = measures_of(sides.kind)
     results, notes, start = {}, {}, time.monotonic()
@@ -323,8 +329,8 @@ def _evaluate(
 
 
 def _check_layout(layout: Layout, kind: str, channels: int) -> None:
-    encoded = sorted(name for name, known in kinds().items() if not known.tabular)
-    if kind == TABLE or not (kind in encoded or has_measures(kind)):
+    encoded = sorted(name for name, known in kinds().items() if not known.by_values)
+    if (kind in kinds() and kind not in encoded) or not (kind in encoded or has_measures(kind)):
         raise ValueError(f"kind={kind!r}: expected one of {', '.join(encoded)}")
     if not layout.width:
         raise ValueError(f"kind={kind!r} with a layout of no numbers: expected units, such as pixels, or groups")

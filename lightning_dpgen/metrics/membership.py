@@ -146,7 +146,7 @@ MEMBERSHIP = "membership inference"
 # that are held at a time.
 ATTACKED, _KNOWN_UNITS, _NUMBERS = 4_000, 1_000, 1 << 24
 # Records of each kind that an attack needs, and the chance that an interval of any of them misses.
-_FEW_ATTACKED, _MISSED = 4, 0.05
+FEW_ATTACKED, _MISSED = 4, 0.05
 # The share of the held-out records that would be new, at least so much of which is found where they are copies; and the
 # chance that as many are found where they are none.
 _COPIED, _BY_CHANCE = 0.5, 1e-3
@@ -386,28 +386,24 @@ def _strongest(evaluation: Any) -> list[Glance]:
     return [Glance(accuracy, words, below="0.5 is guessing, which finds nothing")]
 
 
-@register(
-    ENCODED, TABLE, section=MEMBERSHIP, place=80, better="target", needs=(UNSEEN,),
-    says="An attacker who sees the synthetic records guesses which real ones were learned from: those near to a synthetic "
-    "one, or where synthetic records are denser than other real ones. 0.5 is guessing, and the distance from it is what "
-    "counts: an AUC far below it says that held-out records are more like the synthetic ones than those that were learned "
-    "from. Where the interval of an accuracy (95 % for all attacks together) holds 0.5, the attack finds nothing. "
+ATTACKS = {
+    "better": "target", "glance": _strongest,
+    "says": "An attacker who sees the synthetic records guesses which real ones were learned from: those near to a "
+    "synthetic one, or where synthetic records are denser than other real ones. 0.5 is guessing, and the distance from it "
+    "is what counts: an AUC far below it says that held-out records are more like the synthetic ones than those that were "
+    "learned from. Where the interval of an accuracy (95 % for all attacks together) holds 0.5, the attack finds nothing. "
     "Held-out records of another time or place are told from the others without any leak.",
-    glance=_strongest,
-)  # fmt: skip
-def _attack(sides: Sides) -> Result | str:
-    """Attack the release: guess which records were learned from, by the nearest synthetic one and by a ratio of densities.
+}  # fmt: skip
 
-    Each attack is tested on as many members as others, all held-out records that it does not need itself: the attacker of
-    the ratio has half of them for comparison. Intervals hold for all attacks together, so the strongest may be picked. The
-    note says how many held-out records are identical to others.
-    """
+
+@register(ENCODED, TABLE, section=MEMBERSHIP, place=80, needs=(UNSEEN,), **ATTACKS)
+def _attack(sides: Sides) -> Result | str:
+    """Attack the release; the note says how many held-out records are identical to others."""
     encoded = sides.encoded
-    if min(len(encoded.learned), len(encoded.held_out)) < _FEW_ATTACKED or not encoded.layout.width:
-        return f"it needs {_FEW_ATTACKED} records that were learned from, and as many held-out ones"
+    if min(len(encoded.learned), len(encoded.held_out)) < FEW_ATTACKED or not encoded.layout.width:
+        return f"it needs {FEW_ATTACKED} records that were learned from, and as many held-out ones"
     seen = "as the model sees records" if encoded.alike else "by their values"
     twins = describe_twins(encoded.held_out, encoded.learned, encoded.first_synthetic, seen)
-    note = f"{twins}; held-out records of another time or place than those learned from are told apart by that, too"
     random = np.random.default_rng(encoded.seed)
     # In random order the first ones are a fair choice.
     members, others = (part[random.permutation(len(part))[:ROWS]] for part in (encoded.learned, encoded.held_out))
@@ -416,17 +412,37 @@ def _attack(sides: Sides) -> Result | str:
         encoded = replace(encoded, real=members, learned=members, other=others, held_out=others)
         encoded = encoded.of_units(varying_units([encoded.first_synthetic], _KNOWN_UNITS))
         members, others = encoded.learned, encoded.held_out
-    most = max(_FEW_ATTACKED, _NUMBERS // encoded.layout.width)
-    attacked, half = min(ATTACKED, most), len(others) // 2
-    parts = (members[:attacked], others[:attacked], others[:half][:attacked], others[half:][:attacked])
-    members, others, asked, known = (written_out(part, encoded.layout) for part in parts)
+    most = max(FEW_ATTACKED, _NUMBERS // encoded.layout.width)
+    attacked = min(ATTACKED, most)
+    # The attacker of the ratio knows as many as it attacks.
+    members, others = (written_out(part[: 2 * attacked], encoded.layout) for part in (members, others))
     synthetic = written_out(subsample(encoded.first_synthetic, most, encoded.seed), encoded.layout)
+    return attack(members, others, synthetic, twins, attacked)
+
+
+def attack(members: Tensor, others: Tensor, synthetic: Tensor, twins: str, attacked: int = ATTACKED) -> Result:
+    """Guess which records were learned from, by the nearest synthetic one and by a ratio of densities.
+
+    Each attack is tested on as many members as others, all held-out records that it does not need itself: the attacker of
+    the ratio has half of them for comparison. Intervals hold for all attacks together, so the strongest may be picked.
+
+    Args:
+        members, others: points (n, width) of records that were learned from, and of held-out ones, in random order.
+        synthetic: those of synthetic records.
+        twins: says how many records are identical to others.
+        attacked: the most records of each kind that are attacked.
+    """
+    note = f"{twins}; held-out records of another time or place than those learned from are told apart by that, too"
+    half = len(others) // 2
+    asked, known, members, others = (
+        part[:attacked] for part in (others[:half], others[half:], members, others)
+    )  # fmt: skip
     attacks = {"nearest record": (others, lambda records: nearness(records, synthetic))}
-    if half >= _FEW_ATTACKED:
+    if half >= FEW_ATTACKED:
         attacks["densities"] = (asked, lambda records: density_ratio(records, synthetic, known))
     scores, intervals, curves = {}, {}, {}
-    for name, (tested, attack) in attacks.items():
-        sided = [attack(part).double().numpy() for part in (members[: len(tested)], tested[: len(members)])]
+    for name, (tested, score) in attacks.items():
+        sided = [score(part).double().numpy() for part in (members[: len(tested)], tested[: len(members)])]
         found = rate_attack(*sided, 1.0 - _MISSED / len(attacks))
         scores |= {f"{name}: accuracy": found["accuracy"], f"{name}: AUC": float(found["auc"])}
         intervals[f"{name}: accuracy"] = Interval(float(found["low"]), float(found["high"]), int(found["tested"]))

@@ -80,7 +80,6 @@ class EncodedSides(Sides):
         bounds: of series: the values (units,) that units of 0 and of 1 stand for.
         shape: height and width of grey pictures, whose pixels are the units; None of others.
         choices: for each group, the names of its choices; None for numbers.
-        schema: of histories: their schema, which has their parts; None of others.
     """
 
     kind: str
@@ -90,7 +89,6 @@ class EncodedSides(Sides):
     bounds: tuple[np.ndarray, np.ndarray] | None = None
     shape: tuple[int, int] | None = None
     choices: Any = None
-    schema: Any = None
 
     @property
     def encoded(self) -> EncodedSides:
@@ -105,16 +103,9 @@ class EncodedSides(Sides):
     def of_units(self, which: np.ndarray) -> EncodedSides:
         """Return the same with some of the units alone."""
         layout = Layout(units=len(which), levels=self.layout.levels, groups=self.layout.groups)
-        return self._cut(layout, lambda part: Encoded(part.units[:, which], part.codes))
-
-    def of_groups(self, layout: Layout) -> EncodedSides:
-        """Return the same with the first groups alone, which have this layout."""
-        return self._cut(layout, lambda part: Encoded(part.units, part.codes[:, : len(layout.groups)]))
-
-    def _cut(self, layout: Layout, cut: Callable[[Encoded], Encoded]) -> EncodedSides:
         parts = {name: getattr(self, name) for name in _PARTS}
         # A part that stands for another one is cut once.
-        done = {id(part): cut(part) for part in parts.values() if part is not None}
+        done = {id(part): Encoded(part.units[:, which], part.codes) for part in parts.values() if part is not None}
         return replace(self, layout=layout, **{name: done.get(id(part)) for name, part in parts.items()})
 
     def readings(self, encoded: Encoded) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -169,14 +170,23 @@ def _compare_columns(sides: TableSides) -> Result:
         scores["missing values, largest difference of shares"] = _missing(sides.real, other)
         results.append(scores)
     distances = column_distances(sides.real, sides.synthetic, sides.spreads)
-    return Result(*results, figures={"columns": _shares(sides, distances)})
+    return Result(*results, figures={"columns": column_shares(sides, distances)})
 
 
-def _shares(sides: TableSides, distances: dict[str, float]) -> list[dict[str, Any]]:
-    """Return each column with the shares of its values, numbers in bins in their order; the worst column first."""
+def column_shares(
+    sides: TableSides, distances: dict[str, float], prefix: str = "", before: int = 0
+) -> list[dict[str, Any]]:
+    """Return each column with the shares of its values, numbers in bins in their order; the worst column first.
+
+    Args:
+        distances: of the columns, by their names.
+        prefix: of the names that are shown.
+        before: the number of columns of other tables that stand before these.
+    """
     (synthetic, layout), (real, _) = (binned(side, sides.bins) for side in (sides.synthetic, sides.real))
     summary, columns = summaries(sides.learned, sides.first_synthetic), []
     for place, (column, size) in enumerate(zip(sides.real.schema.recorded, layout.groups, strict=True)):
+        shown = f"{prefix}{column.name}"
         shares = [np.bincount(side.codes[:, place], minlength=size) / len(side) for side in (synthetic, real)]
         names = column.choice_names if isinstance(column, Category) else []
         if isinstance(column, Numeric):
@@ -184,9 +194,10 @@ def _shares(sides: TableSides, distances: dict[str, float]) -> list[dict[str, An
             order = [bin for bin in bins.order() if shares[0][bin] > 0 or shares[1][bin] > 0]
             names = [bins.names(column)[bin] for bin in order]
             shares = [side[order] for side in shares]
+        figures = summary.get(column.name)
         columns.append(
-            {"name": column.name, "column": place, "distance": distances[column.name], "choices": names,
-             "synthetic": shares[0], "real": shares[1], "summary": summary.get(column.name)}
+            {"name": shown, "column": before + place, "distance": distances[column.name], "choices": names,
+             "synthetic": shares[0], "real": shares[1], "summary": figures and replace(figures, name=shown)}
         )  # fmt: skip
     return sorted(columns, key=lambda column: -column["distance"])
 

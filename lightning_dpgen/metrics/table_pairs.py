@@ -203,7 +203,7 @@ def _list_pairs(sides: TableSides) -> Result:
 
 
 # Columns that are chosen, and looked at; records of a tree, and of its test; the least gain of a column that is chosen.
-CHOSEN, _COLUMNS, _TREE_ROWS, _LEAST = 3, 100, 1_000, 0.05
+CHOSEN, _COLUMNS, TREE_ROWS, _LEAST = 3, 100, 1_000, 0.05
 # Records that boosting learns from, and is tested on, at most; its rounds; those that a test needs, and of rarer values.
 ROWS, _ROUNDS, _FEW, _RARE = 10_000, 50, 30, 10
 AUC, ACCURACY, R2 = "AUC", "accuracy", "R2"
@@ -259,26 +259,47 @@ class Target:
         if measure == AUC:
             positive = self.answers(self.real).max()
             y, answers = (y == positive).astype(float), (answers == positive).astype(float)
-        counts = np.unique(answers, return_counts=True)[1]
-        if len(answers) < _FEW or not x.shape[1] or len(answers) - counts.max() < _RARE:
-            return None
-        if measure == R2:
-            kind = HistGradientBoostingRegressor if boosted else DecisionTreeRegressor
-        else:
-            kind = HistGradientBoostingClassifier if boosted else DecisionTreeClassifier
-        how = {"max_iter": _ROUNDS, "early_stopping": False, "categorical_features": few}
-        model = kind(**(how if boosted else {"max_depth": 6, "min_samples_leaf": 10}), random_state=seed)
-        if len(y) < _FEW or (y == y[0]).all():
-            # Nothing can be learned: one answer for all.
-            predicted = np.full(len(answers), np.median(y) if len(y) else answers.mean())
-        else:
-            model.fit(x, y)
-            predicted = model.predict_proba(asked)[:, 1] if measure == AUC else model.predict(asked)
-        if measure == AUC:
-            return float(roc_auc_score(answers, predicted)), 0.5
-        if measure == R2:
-            return float(r2_score(answers, predicted)), 0.0
-        return float((predicted == answers).mean()), float(counts.max() / len(answers))
+        return score_learner((x, y), (asked, answers), few, measure, seed, boosted=boosted)
+
+
+def score_learner(
+    train: tuple[np.ndarray, np.ndarray],
+    test: tuple[np.ndarray, np.ndarray],
+    categories: Sequence[bool],
+    measure: str,
+    seed: int,
+    *,
+    boosted: bool = True,
+) -> tuple[float, float] | None:
+    """Return how well a learner answers, and one answer for all; None where too few of the test tell.
+
+    Args:
+        train, test: features (n, features), and the answers (n,), of AUC 0 or 1.
+        categories: whether each feature is a category.
+        measure: `AUC`, `ACCURACY` or `R2`.
+        seed, boosted: as of `Target.score`.
+    """
+    (x, y), (asked, answers) = train, test
+    counts = np.unique(answers, return_counts=True)[1]
+    if len(answers) < _FEW or not x.shape[1] or len(answers) - counts.max() < _RARE:
+        return None
+    if measure == R2:
+        kind = HistGradientBoostingRegressor if boosted else DecisionTreeRegressor
+    else:
+        kind = HistGradientBoostingClassifier if boosted else DecisionTreeClassifier
+    how = {"max_iter": _ROUNDS, "early_stopping": False, "categorical_features": categories}
+    model = kind(**(how if boosted else {"max_depth": 6, "min_samples_leaf": 10}), random_state=seed)
+    if len(y) < _FEW or (y == y[0]).all():
+        # Nothing can be learned: one answer for all.
+        predicted = np.full(len(answers), np.median(y) if len(y) else answers.mean())
+    else:
+        model.fit(x, y)
+        predicted = model.predict_proba(asked)[:, 1] if measure == AUC else model.predict(asked)
+    if measure == AUC:
+        return float(roc_auc_score(answers, predicted)), 0.5
+    if measure == R2:
+        return float(r2_score(answers, predicted)), 0.0
+    return float((predicted == answers).mean()), float(counts.max() / len(answers))
 
 
 def choose_targets(real: TableValues, apart: dict[str, Iterable[str]], seed: int) -> list[Target]:
@@ -293,7 +314,7 @@ def choose_targets(real: TableValues, apart: dict[str, Iterable[str]], seed: int
         apart: for each column, those that are not to be looked at: one determines the other, or a constraint ties both.
         seed: of the trees, and of the 100 columns that are looked at where there are more.
     """
-    half = min(_TREE_ROWS, len(real) // 2)
+    half = min(TREE_ROWS, len(real) // 2)
     train, test = real[:half], real[half : 2 * half]
     order = np.random.default_rng(seed).permutation(len(real.schema.recorded))
     columns = [real.schema.recorded[place] for place in np.sort(order[:_COLUMNS])]

@@ -25,7 +25,7 @@ from lightning_dpgen.data.schema import Schema, kind_of
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.measure.label_gradients import labels_of
-from lightning_dpgen.metrics.evaluation import Evaluation, evaluate_encoded, evaluate_table
+from lightning_dpgen.metrics.evaluation import Evaluation, evaluate_table
 from lightning_dpgen.metrics.measure import UNSEEN
 from lightning_dpgen.metrics.sides import ROWS, Answers
 from lightning_dpgen.models.labelled import LabelledNetwork
@@ -71,9 +71,10 @@ def evaluate(
         release: the release, its folder, or that of the run that made it.
         records: the records that it was made from. Of a table: a DataFrame, a table of Arrow, the path of a file, a
             `DatabaseQuery`, `TableValues` or `Records` that keep them, since it is compared by its values; of any other
-            kind `Records`, or an `Encoded` of the release's schema.
-        held_out: records that it was not made from, likewise. Without any, a third of `records` is put aside, and a table
-            is compared by halves in either case.
+            kind `Records`, or an `Encoded` of the release's schema. Values of histories that keep none are drawn within
+            their bins.
+        held_out: records that it was not made from, likewise. Without any, a third of `records` is put aside, or half of
+            histories; a table is compared by halves in either case.
         synthetic: of a table: records that were drawn from the release before, likewise; None to draw them here.
         rows: number of synthetic records to draw, or to take of `synthetic`, at most 1,000,000; None for as many as there
             are real ones, at most as many as are used.
@@ -126,17 +127,15 @@ def evaluate(
     answers = None
     if isinstance(release.mixture.network, LabelledNetwork):
         answers = _answers(release, _classified(held_out, schema, as_read))
-    asked = {"held_out": aside, "answers": answers, "seed": seed, "seconds": seconds, "progress": progress}
+    asked = {"answers": answers, "seed": seed, "seconds": seconds, "progress": progress}
     if table:
         made = _drawn(release, count, seed) if synthetic is None else _given(synthetic, schema, count, seed)
-        evaluation = evaluate_table(real, made, by=by, sdmetrics=sdmetrics, **asked)
+        evaluation = evaluate_table(real, made, held_out=aside, by=by, sdmetrics=sdmetrics, **asked)
         if SAMPLED in counted:
             note = f"a sample of {len(real):,} by the public seed {seed}, of {counted[SAMPLED]:,} rows"
             evaluation = replace(evaluation, notes={REAL_RECORDS: note, **evaluation.notes})
         return evaluation
-    asked |= {"kind": schema.kind, "choices": list(schema.choices.values())}
-    asked |= kind.sides(schema)
-    return evaluate_encoded(real, release.sample_encoded(count, seed), schema.layout, list(schema.choices), **asked)
+    return kind.evaluate(release, real, aside, count, **asked)
 
 
 def write_evaluation(
@@ -217,13 +216,13 @@ def _classified(records: Real | None, schema: Schema, as_read: Mapping[str, Any]
     return read_table(records, schema, **{name: of for name, of in as_read.items() if name != "max_rows"}).encoded
 
 
-def _encoded(records: Real, schema: Schema) -> Encoded:
+def _encoded(records: Real, schema: Schema) -> Records:
     if isinstance(records, Records):
         if records.schema != schema:
             raise BadRecords("the records are of another schema than the release: encode them by release.schema")
-        return records.encoded
+        return records
     if isinstance(records, Encoded):
-        return Records(schema, records).encoded
+        return Records(schema, records)
     raise BadRecords(
         f"records are a {type(records).__name__}, and the release is of kind {schema.kind}: expected Records, or an "
         "Encoded of release.schema"

@@ -407,6 +407,7 @@ def test_files_become_a_release(tmp_path, capsys, monkeypatch):
     assert set(pd.read_csv(tmp_path / "w.csv").sex) == {"F"}
     assert main(["sample", str(run / "release"), "--form", "rows"]) == 2
     assert "expected persons or visits or orders" in capsys.readouterr().err
+    assert "<b>1 person</b><span>added or removed, with the whole history<" in (run / "release/report.html").read_text()
     readme = (run / "release/README.md").read_text()
     assert "All rows of a person are one record." in readme and "the number of persons (300)" in readme
     assert main(["evaluate", str(run), "--rows", "100", "data=histories", f"data.path={tmp_path / 'visits.yaml'}"]) == 0

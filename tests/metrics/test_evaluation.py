@@ -198,7 +198,7 @@ def test_records_are_taken_at_random_where_one_kind_has_more():
 
 
 BAD = {
-    "an unknown kind": ({"kind": "sounds"}, "expected one of baskets, histories, images, series"),
+    "an unknown kind": ({"kind": "sounds"}, "expected one of baskets, images, series"),
     "too many names": ({"names": ["a", "b"]}, "2 names: expected 1, one for each group"),
     "no time": ({"seconds": 0.0}, "expected a positive number"),
     "time that is no number": ({"seconds": math.nan}, "expected a positive number"),

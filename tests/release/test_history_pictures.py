@@ -11,12 +11,12 @@ from release.released import Page
 
 from lightning_dpgen.data.histories.row_table import PersonRows, RowOrder, RowTable
 from lightning_dpgen.data.histories.schema import HistorySchema
+from lightning_dpgen.data.histories.values import HistoryValues
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.metrics.evaluation import Evaluation, compute_section
-from lightning_dpgen.metrics.histories import TableOfHistories
-from lightning_dpgen.metrics.history_pictures import group_choices, persons_of, some_rows, steps_of, times_in_bins
+from lightning_dpgen.metrics.history_pictures import group_choices, persons_of, some_rows, steps_of
+from lightning_dpgen.metrics.history_sides import HistorySides
 from lightning_dpgen.metrics.measure import measures_of
-from lightning_dpgen.metrics.sides import EncodedSides
 from lightning_dpgen.release.pages import private_plots
 from lightning_dpgen.release.pages.distributions import show_histories
 from lightning_dpgen.release.pages.private_report import write_private_report
@@ -36,7 +36,12 @@ SCHEMAS = {
 
 
 def histories(schema, counts, seed=0):
-    """Draw histories of persons with these numbers of rows in each table, as they are encoded."""
+    """Draw histories of persons with these numbers of rows in each table, by their values."""
+    return HistoryValues.of(as_lists(schema, counts, seed), schema)
+
+
+def as_lists(schema, counts, seed=0):
+    """Draw the same, each person with a list of rows for each table."""
     random, parts = np.random.default_rng(seed), []
     for table in schema.tables:
         own = np.minimum(counts, table.max_rows)
@@ -44,12 +49,11 @@ def histories(schema, counts, seed=0):
         rows = random.integers(0, sizes, (own.sum(), len(sizes)))
         times = (random.integers(0, 5, len(own)), random.integers(0, 4, own.sum()))
         parts.append(PersonRows(own, *(times if table.order else (None, 0 * times[1])), rows))
-    return schema.joined(np.zeros((len(counts), 0), int), parts)
+    return schema.decode(schema.joined(np.zeros((len(counts), 0), int), parts), random)
 
 
 def plots_of(schema, real, made):
-    sides = EncodedSides(kind="histories", layout=schema.layout, names=(), real=real, synthetic=made, schema=schema)
-    return compute_section(measures_of("histories")["rows"], sides).plots
+    return compute_section(measures_of("histories")["rows"], HistorySides(real=real, synthetic=made)).plots
 
 
 def write_of_histories(path, schema, real, made):
@@ -78,8 +82,7 @@ def test_private_pictures_are_made_of_any_histories(name, counts, tmp_path, monk
 @pytest.mark.parametrize("counts", [[0, 0], [1], [100, 0, 1, 30, 2]], ids=str)
 def test_public_pictures_are_made_of_a_file_of_synthetic_histories(name, counts, tmp_path):
     schema = SCHEMAS[name]
-    synthetic = schema.decode(histories(schema, np.array(counts)), np.random.default_rng(0))
-    pq.write_table(pa.Table.from_batches([synthetic]), tmp_path / "synthetic.parquet")
+    pq.write_table(pa.Table.from_batches([as_lists(schema, counts)]), tmp_path / "synthetic.parquet")
     shown = show_histories(tmp_path / "synthetic.parquet", schema)
     expected = 0
     for table in schema.tables:
@@ -99,15 +102,13 @@ def test_numbers_of_rows_and_distances_are_drawn_with_the_names_of_sides():
 
 
 def test_marks_are_the_rows_of_persons_at_their_times():
-    persons = PersonRows(np.array([2, 0, 1]), np.array([0, 5, 4]), np.array([3, 1, 0]), np.array([[2, 0], [0, 1], [1, 20]]))
-    times = times_in_bins(TableOfHistories(VISITS, "", persons))
     first = (np.datetime64("2020-01-01") - np.datetime64("1970-01-01")).astype(int)
-    assert times.tolist() == [first + 9.5, first + 9.5 + 74.5, first + 89.5]
-    last = (persons.counts[2:], times[2:], persons.rows[2:])
-    name, (drawn, alone) = persons_of(VISITS, [(persons.counts, times, persons.rows), last], 0)
-    assert name == "ward" and drawn["names"] == ["a", "b", "<c>"] and drawn["ends"] == ("2020-01-10", "2020-03-30")
+    counts, times, wards = np.array([2, 0, 1]), first + np.array([9, 84, 90]), np.array([2, 0, 1])
+    sides = [(counts, times, wards), (counts[2:], times[2:], wards[2:])]
+    drawn, alone = persons_of(VISITS, ("ward", ["a", "b", "<c>"], 0), sides, 0)
+    assert drawn["names"] == ["a", "b", "<c>"] and drawn["ends"] == ("2020-01-10", "2020-03-31") and not drawn["shades"]
     assert [(places.tolist(), groups.tolist()) for places, groups in drawn["persons"]] == [
-        ([1.0], [1]), ([0.0, pytest.approx(74.5 / 80)], [2, 0])
+        ([1.0], [1]), ([0.0, pytest.approx(75 / 81)], [2, 0])
     ]  # fmt: skip
     assert [places.tolist() for places, _ in alone["persons"]] == [[1.0]]
 
@@ -118,7 +119,9 @@ def test_a_dozen_persons_stand_for_all_numbers_of_rows():
 
 
 def test_steps_are_shares_of_what_comes_next():
-    (real, made) = steps_of(VISITS, 0, [(np.array([0, 0, 0, 1]), np.array([0, 0, 2, 1])), (np.array([2]), np.array([3]))])
+    (real, made) = steps_of(
+        ["a", "b", "c"], 0, [(np.array([0, 0, 0, 1]), np.array([0, 0, 2, 1])), (np.array([2]), np.array([3]))]
+    )
     assert np.array_equal(real["shares"], [[2 / 3, 0, 1 / 3], [0, 1, 0], [np.nan] * 3], equal_nan=True)
     assert real["before"].tolist() == [0.75, 0.25, 0] and np.isnan(made["shares"]).all() and not made["before"].any()
 

@@ -17,6 +17,7 @@ from lightning_dpgen.data.histories.read_rows import ReadRows, hold_to_rules
 from lightning_dpgen.data.histories.row_table import PersonRows, RowTable
 from lightning_dpgen.data.histories.rules import HistoryRules
 from lightning_dpgen.data.histories.schema import PERSONS, HistorySchema
+from lightning_dpgen.data.histories.values import HistoryValues, RowValues
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.persons import priorities, row_hashes
 from lightning_dpgen.data.reading import CLAMP, Numbering, Reading
@@ -92,16 +93,18 @@ def read_histories(tables: HistoryTables, schema: HistorySchema, *, outside: str
                 f"{table.name} has a {shortened(table.person)}, {shortened(unknown)} ({type(unknown).__name__}), that the "
                 "table of persons lacks: expected a row for each person there, and keys of one type in both"
             )
-    n, parts, keys = len(numbers.known), [], list(numbers.known)
+    n, parts, values, keys = len(numbers.known), [], [], list(numbers.known)
     for table, rules, rows in zip(schema.tables, schema.rules, read, strict=True):
         told = Counter[str]()
         with _named(table.name):
             if attributes is None:
                 attributes, by_values = _fixed(rows, n, schema, outside, told)
             rows = hold_to_rules(rows, rules, table, attributes, by_values, keys, outside, told)
-            parts.append(_histories_of(table, rows, n, outside, told))
+            part, by_rows = _histories_of(table, rows, n, outside, told)
+        parts.append(part)
+        values.append(by_rows)
         counted.update({f"{schema.prefix(table)}{what}": count for what, count in told.items()})
-    return Reading(schema.joined(attributes, parts), None, dict(counted))
+    return Reading(schema.joined(attributes, parts), None, dict(counted), HistoryValues(schema, by_values, tuple(values)))
 
 
 @contextmanager
@@ -113,8 +116,10 @@ def _named(table: str) -> Iterator[None]:
         raise BadRecords(f"{table}: {error}") from None
 
 
-def _histories_of(table: RowTable, rows: ReadRows, n: int, outside: str, counted: Counter[str]) -> PersonRows:
-    """Return the rows of n persons that count."""
+def _histories_of(
+    table: RowTable, rows: ReadRows, n: int, outside: str, counted: Counter[str]
+) -> tuple[PersonRows, RowValues]:
+    """Return the rows of n persons that count, as codes and by their values."""
     sizes = np.bincount(rows.person, minlength=n)
     if not len(rows.person):
         counted[EMPTY] = 1
@@ -124,8 +129,9 @@ def _histories_of(table: RowTable, rows: ReadRows, n: int, outside: str, counted
         counted[MORE_ROWS] = over
     kept = _kept(table, rows, sizes)
     times, codes, counts = rows.times[kept], rows.codes[kept], np.minimum(sizes, table.max_rows)
+    by_values = rows.values[kept].of_columns(table.rows)
     if table.order is None:
-        return PersonRows(counts, None, np.zeros(len(codes), np.int64), codes)
+        return PersonRows(counts, None, np.zeros(len(codes), np.int64), codes), RowValues(counts, None, by_values)
     begins, there = np.cumsum(counts) - counts, counts > 0
     distance = np.diff(times, prepend=0)
     distance[begins[there]] = table.order.gap.limits[0]
@@ -133,7 +139,7 @@ def _histories_of(table: RowTable, rows: ReadRows, n: int, outside: str, counted
     first = f"the first time that counts of a person (start, keep={table.keep})"
     starts[there] = _coded(table.order.start, first, times[begins[there]], outside, counted)
     gaps = _coded(table.order.gap, "the distance from a row to the next one (gap)", distance, outside, counted)
-    return PersonRows(counts, starts, gaps, codes)
+    return PersonRows(counts, starts, gaps, codes), RowValues(counts, times.astype(np.float64), by_values)
 
 
 def _kept(table: RowTable, rows: ReadRows, sizes: np.ndarray) -> np.ndarray:
@@ -180,7 +186,7 @@ def _fixed(
                 "outside=clamp"
             )
         counted[CHANGED] = len(np.unique(rows.person[changes]))
-    return first, rows.values[firsts]
+    return first, rows.values[firsts].of_columns(schema.persons)
 
 
 def _changed(fixed: np.ndarray, first: np.ndarray, schema: HistorySchema) -> str:

@@ -96,20 +96,14 @@ class RowOrder:
 
 
 @dataclass(frozen=True, eq=False)
-class PersonRows:
-    """The rows of N persons in one table: R of them, those of each person in a line, one person behind the other.
+class RowCounts:
+    """Numbers of rows of N persons: R in all, those of each person in a line, one person behind the other.
 
     Args:
         counts: (N,) numbers of rows, 0 to m.
-        starts: (N,) bins of the first times of persons with rows; None without an order.
-        gaps: (R,) bins of the distances of rows from the one before; that of a first row is left out of account.
-        rows: (R, columns) choices of their columns.
     """
 
     counts: np.ndarray
-    starts: np.ndarray | None
-    gaps: np.ndarray
-    rows: np.ndarray
 
     @cached_property
     def person(self) -> np.ndarray:
@@ -130,6 +124,22 @@ class PersonRows:
         """Return the first of the rows of each person, so many (N,), none of them more than there are."""
         kept = self.place < counts[self.person]
         return PersonRows(counts, self.starts, self.gaps[kept], self.rows[kept])
+
+
+@dataclass(frozen=True, eq=False)
+class PersonRows(RowCounts):
+    """The rows of N persons in one table, as codes.
+
+    Args:
+        counts: (N,) numbers of rows, 0 to m.
+        starts: (N,) bins of the first times of persons with rows; None without an order.
+        gaps: (R,) bins of the distances of rows from the one before; that of a first row is left out of account.
+        rows: (R, columns) choices of their columns.
+    """
+
+    starts: np.ndarray | None
+    gaps: np.ndarray
+    rows: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -369,7 +379,7 @@ def check_columns(place: str, table: TableSchema) -> None:
         raise BadSchema("no column has two values: expected something to learn", key="columns", place=place)
 
 
-def running(numbers: np.ndarray, persons: PersonRows) -> np.ndarray:
+def running(numbers: np.ndarray, persons: RowCounts) -> np.ndarray:
     """Return running sums (R,) of numbers, one a row, within each history.
 
     Example:

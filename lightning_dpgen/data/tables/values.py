@@ -74,6 +74,13 @@ class TableValues:
         numbers, codes = (np.concatenate([getattr(part, name) for part in parts]) for name in ("numbers", "codes"))
         return cls(parts[0].schema, numbers, codes)
 
+    def of_columns(self, schema: TableSchema) -> TableValues:
+        """Return the same records with the columns of another schema, all of which they have."""
+        columns = [(column, self.column(column.name)) for column in schema.recorded]
+        numbers = [values for column, values in columns if isinstance(column, Numeric)]
+        codes = [values for column, values in columns if not isinstance(column, Numeric)]
+        return TableValues(schema, _stacked(numbers, len(self), np.float64), _stacked(codes, len(self), np.int32))
+
     @property
     def of_numbers(self) -> list[Numeric]:
         """The columns of `numbers`, in their order."""

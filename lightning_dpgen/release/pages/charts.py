@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from lightning_dpgen.release.pages.text import printable
 
-_WIDTH, _ROW, _LETTERS = 300, 19, 17
+_WIDTH, _ROW, _LETTERS, _SHORT = 300, 19, 17, 13
 _HIGH, _BASE = 96, 112
 # The colours of marks, of which the last is also that of missing ones, and the height of a person's line.
 _COLOURS = ("var(--accent)", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#8c6bb1", "#8d6e3f", "var(--real)")
@@ -80,7 +80,9 @@ def transitions(
         before: (names,) share of each choice among those that something comes after.
         framed: (names, names), the cells that have a frame.
     """
-    left, right, short = 126, 4, [printable(name, 13) for name in names]
+    # Names that are too long for their place, such as ranges of prices, are written closer.
+    closer = [name if len(name) <= _SHORT else name.replace(" to ", "\N{EN DASH}") for name in names]
+    left, right, short = 126, 4, [printable(name, _SHORT) for name in closer]
     cell = min(36.0, (_WIDTH - left - right) / max(1, len(names)))
     foot, parts = cell * len(names), []
     for row, name in enumerate(short):

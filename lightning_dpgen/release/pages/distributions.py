@@ -321,15 +321,17 @@ def _histories(table: RowTable, prefix: str, lists: pa.ListArray) -> list[Figure
     codes = table.rows.encode(rows, outside="clamp").codes.astype(np.int64)
     place = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
     times = place if table.order is None else table.order.start.scale.ticks(rows.column(table.order.name))
-    name, (drawn,) = persons_of(table, [(counts, times, codes)], seed=0)
+    choices, ordered = list(table.rows.choices.items()), table.ordered_columns
+    place_of = next((column for column, in_order in enumerate(ordered) if not in_order), 0)
+    name = choices[place_of][0]
+    (drawn,) = persons_of(table, (*choices[place_of], ordered[place_of]), [(counts, times, codes[:, place_of])], seed=0)
     figures.append(Figure(f"{word} of some persons", f"by {printable(name, 40)}", timelines(**drawn)))
     after = np.flatnonzero(place > 0)
     if table.order is None or not len(after):
         return figures
     # Columns of categories first, since their choices need no bins.
-    columns = sorted(enumerate(table.rows.choices), key=lambda column: table.ordered_columns[column[0]] > 0)
-    for column, name in columns[:STEPS]:
-        (steps,) = steps_of(table, column, [(codes[after - 1, column], codes[after, column])])
+    for column, (name, names) in sorted(enumerate(choices), key=lambda column: ordered[column[0]] > 0)[:STEPS]:
+        (steps,) = steps_of(names, ordered[column], [(codes[after - 1, column], codes[after, column])])
         title = printable(f"{prefix}{name}", 40) + ", from a row to the next"
         figures.append(Figure(title, "", transitions(**steps, alt=title)))
     return figures

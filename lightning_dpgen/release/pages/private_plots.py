@@ -105,14 +105,20 @@ def lines(
     spread: tuple[np.ndarray, np.ndarray] | None = None,
     at: Sequence[float] | None = None,
     scales: tuple[str, str] = ("linear", "linear"),
+    steps: bool = False,
 ) -> Markup:
-    """Draw a curve of each side, with a band of one spread (real, synthetic) around it if that is given."""
+    """Draw a curve of each side, with a band of one spread (real, synthetic) around it if that is given.
+
+    Args:
+        steps: whether a curve stays as it is up to the next place, as a distribution function does.
+    """
 
     def draw(axes: Axes) -> None:
         sides = ((real, REAL, "real", 3.6), (synthetic, SYNTHETIC, "synthetic", 1.6))
         for number, (values, colour, name, width) in enumerate(sides):
             places = np.arange(1, len(values) + 1) if at is None else np.asarray(at)
-            axes.plot(places, values, color=colour, linewidth=width, label=name, solid_capstyle="round")
+            style = "steps-post" if steps else "default"
+            axes.plot(places, values, color=colour, linewidth=width, label=name, solid_capstyle="round", drawstyle=style)
             if spread is not None:
                 band = spread[number]
                 axes.fill_between(places, values - band, values + band, color=colour, alpha=0.16, linewidth=0)
