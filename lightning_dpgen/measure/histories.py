@@ -28,7 +28,7 @@ from lightning_dpgen.privacy.plan import Plan
 
 STEPS = "steps"
 # The weight of a column of persons in the share of what is spent, over that of a table of steps.
-_PERSONS = 0.8
+_PERSONS = 1.2
 # The share of the moments of persons, which tell more than tables do of what goes with numbers of rows.
 _MOMENTS_SHARE = 0.05
 

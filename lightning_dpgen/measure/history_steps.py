@@ -23,6 +23,8 @@ from lightning_dpgen.models.history_steps import Feature, Steps
 _BITS = 20
 # Histories that are taken, and made up, at a time; and the steps of a table beyond which fewer are made up.
 _AT_ONCE, _MADE_UP, _STEPS_MADE_UP = 1 << 14, 6000, 50_000
+# The tables up to which there are all rounds.
+_TABLES = 300
 # Rounds of the fit; the pace of each, which falls to a half and a fifth; the share of the step before that is kept.
 _ROUNDS, _PACE, _KEPT, _LONGEST = 60, 0.5, 0.6, 0.6
 # Cells whose deviation is so many times what they hold on average have slow waves alone.
@@ -34,6 +36,8 @@ _OWN = 3.5
 _LARGE, _OF_MOMENTS = 300, 0.12
 # The evidence from which on a wide column follows from another one of the row; and how much of its margin is mixed in.
 _TIED, _BLUR = 6.0, 0.05
+# Cells of all persons for each step, up to which all are counted at once.
+_DENSE = 8
 # The least that a choice of a target counts, in steps.
 _LEAST = 0.25
 
@@ -77,13 +81,20 @@ def scaled_sums(who: np.ndarray, feature: np.ndarray, target: np.ndarray, shape:
     # A cell outside of the table would be one of the next person, and the bound that of several histories.
     there = (feature >= 0) & (feature < shape[0]) & (target >= 0) & (target < shape[1])
     keys = who.astype(np.int64) * size + feature * shape[1] + target
-    pairs, counts = np.unique(keys if there.all() else keys[there], return_counts=True)
+    keys = keys if there.all() else keys[there]
+    most = (int(who.max(initial=-1)) + 1) * size
+    if most <= _DENSE * len(keys):
+        counts = np.bincount(keys, minlength=most)
+        pairs = np.flatnonzero(counts)
+        counts = counts[pairs]
+    else:
+        pairs, counts = np.unique(keys, return_counts=True)
     persons = pairs // size
     squares = np.bincount(persons, counts**2).astype(np.int64)
-    most = (1 << 2 * _BITS) // np.maximum(squares, 1)
+    squared = (1 << 2 * _BITS) // np.maximum(squares, 1)
     # Rounding may lead to the next whole number.
-    weights = np.sqrt(most).astype(np.int64)
-    weights -= weights**2 > most
+    weights = np.sqrt(squared).astype(np.int64)
+    weights -= weights**2 > squared
     # Below 2^53, so exact in float64.
     return np.bincount(pairs % size, weights[persons] * counts, minlength=size).astype(np.int64).reshape(shape)
 
@@ -272,11 +283,13 @@ def _fit_table(
     """Fit the steps of one table of rows."""
     steps = network.steps[number]
     targets = [_Target(steps, j, measured, contrasts) for j in range(len(steps.targets))]
-    for turn in range(_ROUNDS):
+    # Where there are very many tables, noise in each is large, and a rough fit is as near.
+    rounds = min(_ROUNDS, max(_ROUNDS // 3, _ROUNDS * _TABLES // len(steps.tables)))
+    for turn in range(rounds):
         _write(network, number, targets)
         component = torch.multinomial(weights.double(), _MADE_UP, replacement=True, generator=generator)
         who, codes, part = _drawn(network, number, component, generator)
-        pace = _PACE * (1.0 if turn < _ROUNDS // 2 else 0.5 if turn < 0.8 * _ROUNDS else 0.2)
+        pace = _PACE * (1.0 if turn < rounds // 2 else 0.5 if turn < 0.8 * rounds else 0.2)
         for target in targets:
             target.step(_expected(steps, target.name, who, codes), pace)
         if contrasts is not None and len(who):
