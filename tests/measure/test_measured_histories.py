@@ -17,7 +17,7 @@ from lightning_dpgen.data.histories.schema import HistorySchema
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.schema_file import parse_schema
-from lightning_dpgen.measure import history_steps
+from lightning_dpgen.measure import forest_fit, history_steps
 from lightning_dpgen.measure.histories import STEPS, HistoryRecipe
 from lightning_dpgen.measure.history_steps import (
     fit_steps,
@@ -182,7 +182,16 @@ def _transitions(schema, encoded, column, number=0):
     return table / table.sum()
 
 
-@pytest.mark.parametrize("name", ["keys", "two"])
+@pytest.fixture
+def quick(monkeypatch):
+    """Fits of few steps, where a test is about all that is around them."""
+    for part in ("_FIRST", "_TRIAL", "_LAST"):
+        monkeypatch.setattr(forest_fit, part, 0.05)
+    monkeypatch.setattr(history_steps, "_MADE_UP", 500)
+    monkeypatch.setattr(history_steps, "_ROUNDS", 9)
+
+
+@pytest.mark.parametrize("name", [pytest.param("keys", marks=pytest.mark.slow), "two"])
 def test_a_measured_panel_without_noise_comes_back(name):
     schema, n = SCHEMAS[name], 4000
     encoded = _panel(schema, n)
@@ -370,9 +379,9 @@ orders:
 """
 
 
-def test_files_become_a_release(tmp_path, capsys, monkeypatch):
+@pytest.mark.usefixtures("quick")
+def test_files_become_a_release(tmp_path, capsys):
     """From the description of three tables to records whose tables belong together, and an evaluation."""
-    monkeypatch.setattr(history_steps, "_MADE_UP", 500)
     _made_up(tmp_path)
     run = tmp_path / "run"
     settings = [f"data.path={tmp_path / 'visits.yaml'}", "data.n=300", "privacy.epsilon=8", "rows=50", "model.components=2"]
