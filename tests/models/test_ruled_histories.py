@@ -12,11 +12,13 @@ from lightning_dpgen.data.histories.read_rows import broken_rows
 from lightning_dpgen.data.histories.row_table import PersonRows, RowOrder, RowTable
 from lightning_dpgen.data.histories.rules import parse_rules
 from lightning_dpgen.data.histories.schema import HistorySchema
+from lightning_dpgen.data.histories.values import HistoryValues
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.measure import history_steps
 from lightning_dpgen.measure.histories import HistoryRecipe
+from lightning_dpgen.metrics.histories import broken_rules
 from lightning_dpgen.models.histories import PersonLevel, StackedHistories
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.account import Account
@@ -187,6 +189,9 @@ def test_broken_rules_are_found_by_values():
     for rule in rules:
         wrong = [number for number, who in enumerate(people) if not RULES[rule](who, who["visits"])]
         assert np.unique(person[broken[rule]]).tolist() == wrong and len(wrong) > 10, rule
+    ruled = HistorySchema(PERSONS, (RowTable("visits", columns, 4, order, constraints=tuple(rules)),))
+    shares = broken_rules(HistoryValues.of(batch, ruled))
+    assert shares == {rule: float(own.mean()) for rule, own in broken.items()}
 
 
 def _release(tmp_path, *rules, more=()):
