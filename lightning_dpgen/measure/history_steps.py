@@ -17,6 +17,7 @@ from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.measure.step_moments import ByContrasts, StepContrasts, StepMoments
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.histories import StackedHistories
+from lightning_dpgen.models.history_masks import barred_cells
 from lightning_dpgen.models.history_steps import Feature, Steps
 
 # Bits of the weight of a person's steps.
@@ -177,7 +178,13 @@ class _Target:
             self.ties = {own.name: _tie(steps, name, own, measured) for own in self._all if own not in self.features}
         self.contrasts = contrasts
         found = [measured[steps.name_of(name, feature)] for feature in self.features]
-        self.noisy = [own.sums.double() for own in found]
+        rules = steps.schema.rules[steps.number]
+        self.noisy = []
+        for feature, own in zip(self.features, found, strict=True):
+            shape = steps.shape_of(feature, size)
+            # All that is there is noise.
+            none = torch.from_numpy(barred_cells(rules, steps.table, name, feature.name, shape))
+            self.noisy.append(own.sums.double().masked_fill(none, 0.0))
         self.deviations = [own.deviation for own in found]
         self.totals = [max(float(x.sum()), 1.0) for x in self.noisy]
         # The table that tells the shares of the choices with the least noise. Each weighs histories in its own way.

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 
 from lightning_dpgen.common.plain_text import listed
+from lightning_dpgen.data.histories.read_rows import broken_rows
 from lightning_dpgen.data.histories.values import HistoryValues
 from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.metrics.history_sides import (
@@ -49,10 +50,12 @@ def well_formed(values: HistoryValues) -> np.ndarray:
 def broken_rules(values: HistoryValues) -> dict[str, float]:
     """Return the share of rows that break each rule, by its words: all rules that rows, or several of them, have."""
     found = {}
-    for table, rows in zip(values.schema.tables, values.tables, strict=True):
+    for table, rules, rows in zip(values.schema.tables, values.schema.rules, values.tables, strict=True):
         if len(rows.values):
             prefix = values.schema.prefix(table)
             found |= {f"{prefix}{text}": share for text, share in table.rows.rules.broken(rows.values.rows())}
+            beyond = broken_rows(rules, table, rows.person, rows.times, rows.values, values.persons)
+            found |= {f"{prefix}{text}": float(broken.mean()) for text, broken in beyond}
     return found
 
 

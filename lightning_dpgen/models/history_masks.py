@@ -93,3 +93,38 @@ def barred_starts(rules: HistoryRules, table: Any, attributes: np.ndarray) -> np
     """Return the bins of first times (N, bins), bool, none of whose times lies within those that choices let rows have."""
     lower, upper = (limit[:, None] for limit in rules.limits(attributes))
     return np.maximum(table.order.lowest[0], lower) > np.minimum(table.order.latest, upper)
+
+
+def barred_cells(rules: HistoryRules, table: Any, target: str, feature: str, shape: tuple[int, int]) -> np.ndarray:
+    """Return the cells of a table of steps, bool, in which no step is by the rules and constraints of a table of rows.
+
+    Args:
+        target, feature: their names, as `models.history_steps.Steps` has them.
+        shape: of the table: the choices of the feature, and of the target.
+    """
+    barred = np.zeros(shape, bool)
+    column = int(target.split()[-1]) if target.startswith("column ") else None
+    when, _, of = feature.partition(": ")
+    given = int(of.split()[-1]) if of.startswith("column ") else None
+    for rule in rules.sequence:
+        counts = rule.labels >= 0
+        # A column before may stand there twice, as that of rows in which a wide one stays and changes.
+        before = rule.labels[np.arange(shape[0]) % len(counts), None]
+        if rule.word == LAST and when == "before" and given == rule.column:
+            barred[before[:, 0] >= 0] = True
+        if rule.column != column or shape[1] != len(counts):
+            continue
+        if rule.word == FIRST:
+            barred[:, counts] = True
+        elif rule.word == LAST and feature == "last":
+            barred[0, counts] = True
+        elif rule.word != LAST and when == "before" and given == column:
+            again = before == rule.labels if rule.word == ONCE else before > rule.labels
+            barred |= again & (before >= 0) & counts
+    for pair in rules.pairs:
+        if pair.column == column and feature == f"attribute {pair.attribute}":
+            barred |= pair.barred
+    for first, second, none in table.pairs:
+        if when == "now" and {first, second} == {column, given}:
+            barred |= none if column == second else none.T
+    return barred

@@ -12,12 +12,17 @@ from lightning_dpgen.data.histories.read_rows import broken_rows
 from lightning_dpgen.data.histories.row_table import PersonRows, RowOrder, RowTable
 from lightning_dpgen.data.histories.rules import parse_rules
 from lightning_dpgen.data.histories.schema import HistorySchema
+from lightning_dpgen.data.histories.values import HistoryValues
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.measure import history_steps
 from lightning_dpgen.measure.histories import HistoryRecipe
+from lightning_dpgen.measure.history_steps import StepTable
+from lightning_dpgen.metrics.histories import broken_rules
 from lightning_dpgen.models.histories import PersonLevel, StackedHistories
+from lightning_dpgen.models.history_masks import barred_cells
+from lightning_dpgen.models.history_steps import Steps
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.planning.calibration import make_plan
@@ -136,6 +141,11 @@ def test_no_history_breaks_a_rule(seed):
                 ends = [order.start.ranges[own.starts[number]], *(order.gap.ranges[gap] for gap in gaps)]
                 steps = np.diff(days, prepend=0)
                 assert all(low <= step <= high for (low, high), step in zip(ends, steps, strict=True))
+        steps, none = Steps(schema, 0), torch.zeros(400, dtype=torch.int64)
+        for target, feature, size in steps.tables:
+            sums = StepTable(steps, target, feature, size).sums(drawn, none).numpy()
+            barred = barred_cells(schema.rules[0], schema.tables[0], target, feature.name, sums.shape)
+            assert not sums[barred].any(), (target, feature.name)
         assert [len(who["visits"]) for who in people] == own.counts.tolist()
         assert noise > 1.0 or (own.counts > 1).any() or schema.tables[0].max_rows == 1
 
@@ -187,6 +197,9 @@ def test_broken_rules_are_found_by_values():
     for rule in rules:
         wrong = [number for number, who in enumerate(people) if not RULES[rule](who, who["visits"])]
         assert np.unique(person[broken[rule]]).tolist() == wrong and len(wrong) > 10, rule
+    ruled = HistorySchema(PERSONS, (RowTable("visits", columns, 4, order, constraints=tuple(rules)),))
+    shares = broken_rules(HistoryValues.of(batch, ruled))
+    assert shares == {rule: float(own.mean()) for rule, own in broken.items()}
 
 
 def _release(tmp_path, *rules, more=()):
@@ -274,3 +287,26 @@ def test_a_measured_release_has_the_histories_and_keeps_the_rules(monkeypatch):
     levels = [np.bincount(part.rows[who[part.person] == 1, 1], minlength=3) for part, who in ((made, sexes), (own, sex))]
     assert np.abs(levels[0] / levels[0].sum() - levels[1] / levels[1].sum()).max() < 0.05
     assert made.rows[sexes[made.person] == 0, 1].max() == 0
+
+
+DAYS = RowOrder.of("day", {"type": "integer", "low": 0, "high": 9, "bins": 2}, {"high": 9, "bins": 2})
+
+
+def test_cells_without_a_step_are_found():
+    rows = parse_schema("{columns: {event: {type: category, values: [check, move, death]}, ill: {type: boolean}}, "
+                        "constraints: [ill = true if event = death]}")  # fmt: skip
+    rules = ("event = death is last", "event = move at most once", "ill never falls", "event != move if persons.sex = M")
+    table = RowTable("visits", rows, 5, DAYS, constraints=rules)
+    found = parse_rules(rules, table, PERSONS)
+
+    def cells(target, feature, shape):
+        return barred_cells(found, table, target, feature, shape).astype(int).tolist()
+
+    assert cells("column 0", "before: column 0", (3, 3)) == [[0, 0, 0], [0, 1, 0], [1, 1, 1]]
+    assert cells("column 0", "last", (2, 3)) == [[0, 0, 1], [0, 0, 0]]
+    assert cells("column 0", "attribute 0", (3, 3)) == [[0, 0, 0], [0, 1, 0], [0, 0, 0]]
+    assert cells("column 1", "before: column 1", (2, 2)) == [[0, 0], [1, 0]]
+    assert cells("column 1", "before: column 1", (4, 2)) == [[0, 0], [1, 0], [0, 0], [1, 0]]
+    assert cells("column 1", "now: column 0", (3, 2)) == [[0, 0], [0, 0], [1, 0]]
+    assert cells("gap", "before: column 0", (3, 2)) == [[0, 0], [0, 0], [1, 1]]
+    assert not np.any(cells("column 1", "rows", (4, 2)))
