@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.common.plain_text import listed
-from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET
+from lightning_dpgen.data.files.database import DatabaseQuery
+from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET, is_database
 from lightning_dpgen.data.histories.description import HistoryDescription, check_files, read_description
-from lightning_dpgen.data.histories.reading import read_histories
+from lightning_dpgen.data.histories.reading import check_tables, history_digests, read_histories
 from lightning_dpgen.data.histories.schema import PERSONS, HistorySchema
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.kinds.kind import Kind
@@ -37,13 +38,32 @@ class HistoryFiles(Source):
         if not self.spec.path:
             raise UsageError("data=histories needs data.path=..., the file that describes the tables of histories")
         with self._settings_named():
-            return read_description(self.spec.path, self.spec.bins)
+            independent = bool(self.spec.rows_independent)
+            return read_description(self.spec.path, self.spec.bins, rows_independent=independent)
 
     def declare(self, found: dict[str, Any] | None = None) -> HistorySchema:
         return self._described.schema
 
     def files(self, held_out: bool = False) -> list[Path]:
         return check_files(self._described.files)
+
+    def check_records(self) -> None:
+        if self.spec.rows_independent is not None and not self._described.files.queries:
+            raise UsageError("data.rows_independent: declares something of queries, and no table has one: leave it out")
+        with self._settings_named():
+            check_tables(self._described.files, self._described.schema)
+
+    @cached_property
+    def _digests(self) -> list[np.ndarray]:
+        with self._settings_named():
+            return [*history_digests(self._described.files, self._described.schema)]
+
+    def contents(self) -> Iterator[np.ndarray]:
+        # Rows of a database have no order, and its file changes though its records do not.
+        if any(isinstance(table, DatabaseQuery) or is_database(table) for table in self._described.files.all):
+            yield from self._digests
+        else:
+            yield from super().contents()
 
     @property
     def record(self) -> str:
