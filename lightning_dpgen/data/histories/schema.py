@@ -264,6 +264,7 @@ def _by_choices(table: TableSchema, clause: Clause) -> Condition:
             begins = listed((column.scale.declared(low) for low, _ in column.ranges[1 : column.ordered]), 20)
             expected = f"{clause.column}>=X, {clause.column}<X or both, where X begins a bin: {begins}"
         raise ValueError(
-            f"column {quote(clause.column)}: a condition on values within bins is not kept by histories: expected {expected}"
+            f"column {quote(clause.column)}: a condition on values within bins is not kept by histories: expected "
+            f"{expected}"
         )
     return condition
