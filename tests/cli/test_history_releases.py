@@ -6,7 +6,9 @@ import duckdb
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
+from lightning_dpgen.api import fit
 from lightning_dpgen.measure import history_steps
 
 DESCRIPTION = """
@@ -109,3 +111,67 @@ def test_what_no_file_can_hold_is_refused(run, dpgen, tmp_path, monkeypatch, nam
 def test_a_condition_at_an_edge_is_kept(run, dpgen, tmp_path):
     status, _, err = dpgen("sample", run, "-n", 20, "--where", "bmi<40.1", "-o", tmp_path / "x.csv", "--form", "persons")
     assert status == 0 and pd.read_csv(tmp_path / "x.csv").bmi.max() <= 40, err
+
+
+@pytest.fixture(scope="module")
+def frames(folder):
+    with sqlite3.connect(folder / "clinic.db") as connection:
+        persons, visits = (pd.read_sql(f"select * from {name}", connection) for name in ("patients", "visits"))
+    connection.close()
+    return {"persons": persons, "visits": visits.drop_duplicates()}
+
+
+@pytest.mark.filterwarnings("ignore:of the tables of two columns")
+def test_fit_takes_the_tables_of_a_description(folder, frames, tmp_path, monkeypatch):
+    """Frames take the place of what the description names; what is drawn is a frame of each table."""
+    monkeypatch.setattr(history_steps, "_MADE_UP", 200)
+    given = {"epsilon": 8.0, "n": 120, "progress": False, "overrides": ["rows=20"]}
+    fitted = fit(frames, folder / "clinic.yaml", run_dir=tmp_path / "run", **given)
+    drawn = fitted.sample(30, seed=3)
+    assert list(drawn) == ["persons", "visits"] and list(drawn["visits"]) == ["patient", "day", "ward"]
+    assert drawn["persons"].patient.tolist() == [*range(1, 31)] and set(drawn["visits"].patient) <= {*range(1, 31)}
+    evaluation = fitted.evaluate(frames, seconds=0.001)
+    assert "rows" in evaluation.scores and "one person" in fitted.report.read_text()
+    # A dict says the same as the file, and rows in another order are the same records.
+    described = yaml.safe_load(DESCRIPTION)
+    shuffled = {name: frame.sample(frac=1.0, random_state=1) for name, frame in frames.items()}
+    assert fit(shuffled, described, run_dir=tmp_path / "other", **given).certificate["epsilon"] <= 8.0
+
+
+WRONG = {
+    "a table too few": (lambda frames: {"persons": frames["persons"]}, {}, "persons, visits, and the tables are persons"),
+    "a person": (dict, {"person": "patient"}, "person=patient: leave it out where frame is a dict"),
+    "no table": (lambda frames: {"visits": 3} | {"persons": 4}, {}, "or a dict of them, the tables of histories"),
+    "a person twice": (
+        lambda frames: frames | {"persons": pd.concat([frames["persons"]] * 2)}, {}, "has a 'patient' twice",
+    ),
+    "another column": (
+        lambda frames: frames | {"visits": frames["visits"].drop(columns="ward")}, {}, "visits: the table lacks ward",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:of the tables of two columns")
+@pytest.mark.parametrize("name", WRONG)
+def test_fit_refuses_other_tables(folder, frames, tmp_path, name):
+    change, more, said = WRONG[name]
+    with pytest.raises(ValueError, match=said):
+        fit(change(frames), folder / "clinic.yaml", epsilon=8.0, n=120, run_dir=tmp_path / "run", progress=False, **more)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_declared_number_that_is_far_off_is_told(folder, dpgen, tmp_path, monkeypatch):
+    monkeypatch.setattr(history_steps, "_MADE_UP", 200)
+    words = [
+        "data=histories",
+        f"data.path={folder / 'clinic.yaml'}",
+        "data.n=1000",
+        "data.rows_independent=true",
+        "rows=20",
+    ]
+    status, out, err = dpgen("train", *words, "privacy.epsilon=8", f"run_dir={tmp_path / 'run'}")
+    assert (
+        status == 0
+        and "120 persons take part; data.n=1,000" in out
+        and "data.n=1,000 is far from the number of persons" in err
+    )

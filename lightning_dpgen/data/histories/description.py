@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning_dpgen.common.nearest_word import nearest, suggest_file
 from lightning_dpgen.common.passwords import check_url, without_passwords
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.files.kinds import is_known
 from lightning_dpgen.data.files.text import MissingData, check_there
@@ -46,10 +47,18 @@ class HistoryDescription:
     files: HistoryTables
 
 
-def read_description(path: str | Path, bins: int, *, rows_independent: bool = False) -> HistoryDescription:
+def read_description(
+    path: str | Path | Mapping[str, Any],
+    bins: int,
+    *,
+    rows_independent: bool = False,
+    tables: Mapping[str, Table] | None = None,
+) -> HistoryDescription:
     """Read a description of histories from a YAML file; files that it names are beside it.
 
     Args:
+        path: of the file; or what it says as a dict.
+        tables: by their names, which take the place of those that the description names.
         bins: of columns of numbers, times and distances that declare none.
         rows_independent: of its queries, as of `DatabaseQuery`.
 
@@ -57,41 +66,47 @@ def read_description(path: str | Path, bins: int, *, rows_independent: bool = Fa
         BadSchema: naming the part, the column, the key, and what was expected.
         MissingData: if there is no such file.
     """
-    path = Path(path)
-    check_there(path, "path")
-    if is_known(path):
-        raise BadSchema(
-            f"{path}: is a table: expected the file that describes tables of histories, which dpgen schema --person COLUMN "
-            f"{path.name} drafts"
-        )
-    fields = read_yaml(path, "events")
+    if isinstance(path, Mapping):
+        fields, path = dict(path), Path("schema")
+    else:
+        path = Path(path)
+        check_there(path, "path")
+        if is_known(path):
+            raise BadSchema(
+                f"{path}: is a table: expected the file that describes tables of histories, which dpgen schema --person "
+                f"COLUMN {path.name} drafts"
+            )
+        fields = read_yaml(path, "events")
     if PERSONS in fields and fields[PERSONS] is None:
         raise BadSchema(f"{path}: persons: expected file, key and columns; or leave it out")
     url = fields.pop(_URL) if isinstance(fields.get(_URL), str) else None
-    tables = {name: rows for name, rows in fields.items() if name != PERSONS}
-    if not tables:
+    rows = {name: of_rows for name, of_rows in fields.items() if name != PERSONS}
+    if not rows:
         raise BadSchema(
             f"{path}: no table of rows: expected persons, and tables of their rows under names of their own, such as events"
         )
     for problem in unfilled_problem(fields, str(path)):
         raise problem
     try:
-        place = _Place(path.parent, None if url is None else _database(url, path.parent), rows_independent)
-        return _description(fields.get(PERSONS), tables, place, bins)
+        url = None if url is None else _database(url, path.parent)
+        return _description(fields.get(PERSONS), rows, _Place(path.parent, url, rows_independent, tables), bins)
     except BadSchema as error:
         raise BadSchema(str(error), place=str(path)) from None
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where tables are: files in a folder, or queries of a database."""
+    """Where tables are: files in a folder, queries of a database, or given."""
 
     folder: Path
     url: str | None
     rows_independent: bool
+    given: Mapping[str, Table] | None
 
     def table(self, name: str, fields: Mapping[str, Any]) -> Table:
-        """Return where a table is that names a file or a query."""
+        """Return where a table is that names a file or a query, or is given."""
+        if self.given is not None:
+            return self.given[name]
         if "query" not in fields:
             return self.folder / _text(name, "file", fields.get("file"))
         query = _text(name, "query", fields["query"])
@@ -133,9 +148,15 @@ def _description(persons: Any, tables: Mapping[str, Any], place: _Place, bins: i
     if fixed is not None and (twice := [name for name in described[0].names if name in fixed]):
         raise BadSchema("appears twice: expected each name once, under fixed or columns", twice[0], place=described[0].name)
     key = _text(PERSONS, "key", of_persons.get("key", described[0].person))
+    if place.given is not None:
+        names = [*([] if persons is None else [PERSONS]), *parted]
+        if set(place.given) != set(names):
+            raise BadSchema(
+                f"describes {listed(names)}, and the tables are {listed(place.given) or 'none'}: expected the same"
+            )
     rows = {name: place.table(name, own) for name, (own, _) in parted.items()}
     files = HistoryTables(rows, None if persons is None else place.table(PERSONS, of_persons))
-    if place.url is not None and not files.queries:
+    if place.url is not None and place.given is None and not files.queries:
         raise BadSchema("no table has a query: expected one, or no url", key=_URL)
     return HistoryDescription(HistorySchema(attributes, described, key), files)
 
