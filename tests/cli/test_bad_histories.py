@@ -100,6 +100,7 @@ FILES = {
     "no column of persons": (TWO, PERSONS, ROWS.replace("patient", "pat"), "no column person='patient': it has pat, day"),
     "no key": (TWO, PERSONS.replace("patient", "pat"), ROWS, "no column key='patient': it has pat, sex"),
     "another column": (TWO, PERSONS, "patient,day,ward,z\na,2020-01-01,x,3\n", "has z, not in the schema"),
+    "a time before all": (TWO, PERSONS, f"{ROWS}a,0000-00-00,x\n", "line 5: column 'day': '0000-00-00': expected a date"),
     "an attribute that changes": (ONE, None, f"{ROWS_OF_ONE}a,M,2020-02-02,x\n", "line 5: column 'sex' changes from row"),
     "no persons at all": (TWO, "patient,sex\n", ROWS, "that the table of persons lacks"),
     "nobody": (TWO, "patient,sex\n", "patient,day,ward\n", "there are no persons: expected at least one"),
@@ -115,7 +116,14 @@ FILES = {
 # Files that are read, by a stated rule, and how many lines of changes are told.
 READ = {
     "rows of one time": (TWO, PERSONS, f"{ROWS}a,2020-02-01,x\n", "rows: of a time that the person has already: 1"),
-    "more than max_rows": (_two("rows: 4", "rows: 1"), PERSONS, ROWS, "persons: more than max_rows rows, .*: 1"),
+    "more than max_rows": (_two("rows: 4", "rows: 1"), PERSONS, ROWS, r"persons: more than max_rows rows, .*: 1 \(33.3%\)"),
+    "thousands of rows of one person": (
+        TWO,
+        PERSONS,
+        ROWS + "a,2020-02-01,x\n" * 5000,
+        r"already: 5,000\n.*more than max_rows rows, .*: 1 \(33.3%\)",
+    ),
+    "rows in no order": (TWO, PERSONS, "patient,day,ward\n" + "".join(reversed(ROWS.splitlines(True)[1:])), "3 persons"),
     "no rows": (TWO, PERSONS, "patient,day,ward\n", "tables of rows: empty, so that no history is learned: 1"),
     "queries": (QUERIES, PERSONS, ROWS, "3 persons"),
     "rows before the start": (_two("rows: 4", "rows: 1", LAST), PERSONS, f"{ROWS}a,2010-02-01,x\n", "3 persons"),
