@@ -116,7 +116,10 @@ class _Place:
             raise BadSchema(
                 "is of no database: expected one above the tables, as in url: sqlite:///clinic.db", key="query", place=name
             )
-        return DatabaseQuery(self.url, query, self.rows_independent)
+        try:
+            return DatabaseQuery(self.url, query, self.rows_independent)
+        except ValueError as error:
+            raise BadSchema(f"{shortened(query)}: {error}", key="query", place=name) from None
 
 
 def _database(url: str, folder: Path) -> str:
