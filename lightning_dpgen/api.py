@@ -1,4 +1,4 @@
-"""`dpgen train data=table` as a function: a DataFrame in, a release out."""
+"""`dpgen train data=table` and `data=histories` as a function: DataFrames in, a release out."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from lightning_dpgen.data.files.text import MissingData
 from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import schema_of
+from lightning_dpgen.kinds.histories import HistoryFiles
 from lightning_dpgen.kinds.tables import TableFile
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
@@ -36,8 +37,9 @@ from lightning_dpgen.runs.notebook import short_in_notebooks
 from lightning_dpgen.runs.reporter import LogReporter
 from lightning_dpgen.runs.run import train
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs.data import TableSpec
+from lightning_dpgen.specs.data import HistoriesSpec, TableSpec
 from lightning_dpgen.specs.run import load_settings
+from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
 
 
@@ -49,6 +51,8 @@ class _Frame(Protocol):
 
 
 Table: TypeAlias = _Frame | DatabaseQuery | str | Path
+# Tables of histories, by their names.
+Tables: TypeAlias = Mapping[str, Table]
 # Settings that have an argument of their own.
 _ARGUMENTS = {
     "data": "frame", "data.source": "frame", "data.path": "frame", "data.url": "frame.url", "data.query": "frame.query",
@@ -57,7 +61,7 @@ _ARGUMENTS = {
     "data.discovery_share": "discovery_share", "privacy.epsilon": "epsilon", "privacy.delta": "delta",
     "privacy.fidelity_share": "fidelity_share", "run_dir": "run_dir",
 }  # fmt: skip
-_IN_MEMORY = {"data.path": "in memory"}
+_IN_MEMORY = "in memory"
 _SPOKEN = {"data=table": "frame", "privacy=off": "overrides=['privacy=off']"}
 
 
@@ -85,15 +89,17 @@ class Fitted:
         return self.folder / "release" / "report.html"
 
     @short_in_notebooks
-    def sample(self, n: int, seed: int | None = None, where: Where | None = None) -> pd.DataFrame | np.ndarray:
-        """n synthetic records; see `Release.sample`."""
+    def sample(
+        self, n: int, seed: int | None = None, where: Where | None = None
+    ) -> pd.DataFrame | np.ndarray | dict[str, pd.DataFrame]:
+        """n synthetic records, or persons with their histories; see `Release.sample`."""
         return self.release.sample(n, seed, where)
 
     @short_in_notebooks
     def evaluate(
         self,
-        frame: Table,
-        held_out: Table | None = None,
+        frame: Table | Tables,
+        held_out: Table | Tables | None = None,
         seconds: float | None = None,
         *,
         by: str | None = None,
@@ -146,7 +152,7 @@ class Fitted:
 
 @short_in_notebooks
 def fit(
-    frame: Table,
+    frame: Table | Tables,
     schema: TableSchema | Mapping[str, Any] | str | Path,
     *,
     epsilon: float | None,
@@ -162,16 +168,18 @@ def fit(
     overrides: Sequence[str] = (),
     progress: bool = True,
 ) -> Fitted:
-    """Learn a generative model of a table under differential privacy, and release it with a certificate.
+    """Learn a generative model of a table, or of histories, under differential privacy; release it with a certificate.
 
-    Does what ``dpgen train data=table`` does, and goes on with a run that did not end, given the same arguments and its
-    `run_dir`. Prints nothing but a bar of progress; what there is to say goes to the logger ``lightning_dpgen``.
+    Does what ``dpgen train`` with ``data=table`` or ``data=histories`` does, and goes on with a run that did not end, given
+    the same arguments and its `run_dir`. Prints nothing but a bar of progress; what there is to say goes to the logger
+    ``lightning_dpgen``.
 
     Args:
         frame: the private records: a DataFrame, a table of Arrow, the path of a file or of a folder of Parquet files, or
-            a `DatabaseQuery`.
-        schema: their public description: a `TableSchema`, what a schema file says as a dict, or its path. Nothing is read
-            off the records.
+            a `DatabaseQuery`. Of persons with histories: a dict of such tables, by the names of their description, as in
+            ``{"persons": frame, "visits": frame}``.
+        schema: their public description: a `TableSchema`, what a schema file says as a dict, or its path; of histories
+            what their description says, or its path. Nothing is read off the records.
         epsilon, delta: the budget, one record (or person) added or removed; a delta of None follows from n. An epsilon of
             None goes with ``overrides=["privacy=off"]`` alone, the non-private twin.
         n: the declared number of records. It is public, so it is never taken from ``len(frame)``.
@@ -197,10 +205,16 @@ def fit(
         >>> fitted = fit(frame, "people.schema.yaml", epsilon=2.0, n=5000)       # doctest: +SKIP
         >>> fitted.sample(1000, seed=1, where={"sex": "F"})                      # doctest: +SKIP
     """
-    if not isinstance(frame, DatabaseQuery | pd.DataFrame | pa.Table | pa.RecordBatch | str | Path):
-        raise ValueError(
-            f"frame={shortened(frame)}: expected a DataFrame, an Arrow table, the path of a file, or a DatabaseQuery"
-        )
+    tables = frame if isinstance(frame, Mapping) else None
+    for table in [frame] if tables is None else tables.values():
+        if not isinstance(table, DatabaseQuery | pd.DataFrame | pa.Table | pa.RecordBatch | str | Path):
+            raise ValueError(
+                f"frame={shortened(frame)}: expected a DataFrame, an Arrow table, the path of a file, or a DatabaseQuery; "
+                "or a dict of them, the tables of histories"
+            )
+    of_rows = {"person": person, "max_rows": max_rows, "discovery_share": discovery_share}
+    if tables is not None and (said := [name for name, value in of_rows.items() if value is not None]):
+        raise ValueError(f"{said[0]}={of_rows[said[0]]}: leave it out where frame is a dict: schema describes histories")
     if n is None and n_share is None:
         raise ValueError(
             "n: expected the declared number of records, such as n=5000; it becomes public, so it is never taken from "
@@ -208,9 +222,11 @@ def fit(
             "n_share=0.01"
         )
     given = {
-        "data.n": n, "data.n_share": n_share, "data.discovery_share": discovery_share, "data.max_rows": max_rows,
-        "privacy.epsilon": epsilon, "privacy.delta": delta, "privacy.fidelity_share": fidelity_share,
+        "data.n": n, "data.n_share": n_share, "privacy.epsilon": epsilon, "privacy.delta": delta,
+        "privacy.fidelity_share": fidelity_share,
     }  # fmt: skip
+    if tables is None:
+        given |= {"data.discovery_share": discovery_share, "data.max_rows": max_rows}
     numbers_given = {name: _number(name.rpartition(".")[2], value) for name, value in given.items()}
     if fidelity_share is None:
         # Without privacy there is no such setting.
@@ -221,18 +237,26 @@ def fit(
         raise ValueError(f"run_dir={shortened(run_dir)}: expected the path of a folder, or None for a fresh one")
     if not isinstance(progress, bool):
         raise ValueError(f"progress={shortened(progress)}: expected True or False")
-    place, described = _place_of(frame), schema_of(schema)
+    place, described = _place_of(frame), None if tables is not None else schema_of(schema)
+    if tables is None:
+        place |= {"data.schema": "given", "data.person": person}
+    elif not isinstance(schema, Mapping):
+        place |= {"data.path": str(schema)}
     try:
-        words = ["data=table", *_checked(overrides)]
-        own = place | {"data.schema": "given", "data.person": person}
-        spec = load_settings(words, given=numbers_given | own | {"data.outside": outside})
+        words = ["data=table" if tables is None else "data=histories", *_checked(overrides)]
+        spec = load_settings(words, given=numbers_given | place | {"data.outside": outside})
         if spec.trainer.devices != 1 or spec.trainer.num_nodes != 1:
             raise ValueError(
                 f"overrides: trainer.devices={spec.trainer.devices}, trainer.num_nodes={spec.trainer.num_nodes}: fit runs "
                 "in one process; dpgen train data=table starts one for each device"
             )
-        assert isinstance(spec.data, TableSpec), "data=table is one"
-        source = TableFile(spec.data, frame if place == _IN_MEMORY else None, described)
+        source: Source
+        if isinstance(spec.data, TableSpec):
+            source = TableFile(spec.data, None if isinstance(frame, DatabaseQuery | str | Path) else frame, described)
+        else:
+            assert isinstance(spec.data, HistoriesSpec), "data=histories is one"
+            source = HistoryFiles(spec.data, tables, schema if isinstance(schema, Mapping) else None)
+        source.check_records()
         folder = run_folder.choose(run_dir)
         shown_on = sys.stderr if progress else None
         with pace.show_progress(shown_on, bar=True), Interrupts().caught() as interrupts:
@@ -248,13 +272,16 @@ def fit(
     return Fitted(folder.root.absolute())
 
 
-def _place_of(frame: Table) -> dict[str, Any]:
+def _place_of(frame: Table | Tables) -> dict[str, Any]:
     """Return the settings that say where records are."""
+    if isinstance(frame, Mapping):
+        declared = any(isinstance(table, DatabaseQuery) and table.rows_independent for table in frame.values())
+        return {"data.path": _IN_MEMORY, "data.rows_independent": declared or None}
     if isinstance(frame, DatabaseQuery):
         return {
             "data.url": frame.url, "data.query": frame.query, "data.rows_independent": frame.rows_independent or None,
         }  # fmt: skip
-    return {"data.path": str(frame)} if isinstance(frame, str | Path) else _IN_MEMORY
+    return {"data.path": str(frame) if isinstance(frame, str | Path) else _IN_MEMORY}
 
 
 def _number(name: str, value: Any) -> int | float | None:

@@ -54,11 +54,12 @@ def _print_run(spec: RunSpec) -> int:
         from lightning_dpgen.runs.memory import fit_memory_line
         from lightning_dpgen.runs.reporter import warn
         from lightning_dpgen.runs.table import answers_table, budget_table, decay_line, terms_table
-        from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
+        from lightning_dpgen.runs.warnings import lost_histories_warning, plan_warnings, seed_warning
         from lightning_dpgen.specs.settings import complete_declared_settings
     settings = complete_declared_settings(spec)
     plan = settings.plan()
-    for text in (seed_warning(settings.spec.debug.private_seed), *plan_warnings(settings, plan)):
+    of_settings = (seed_warning(settings.spec.debug.private_seed), lost_histories_warning(settings.spec))
+    for text in (*of_settings, *plan_warnings(settings, plan)):
         warn(text)
     if settings.choice_reason is not None:
         print(settings.choice_reason)

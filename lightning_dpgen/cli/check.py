@@ -63,6 +63,7 @@ def _check_histories(words: Sequence[str]) -> int:
     """Read histories as a run does, and say what is left out or changed; what would be refused is an error."""
     source = source_of(load_data_settings(words))
     source.files()
+    source.check_records()
     schema = source.declare()
     with loading():
         from lightning_dpgen.runs.moved import moved_lines

@@ -29,8 +29,8 @@ from lightning_dpgen.release.drawing.description import (
 )
 from lightning_dpgen.release.files import PROJECTED, NotARelease, release_folder
 from lightning_dpgen.release.publishing.mark import NOT_PRIVATE, completed_schema
-from lightning_dpgen.release.rows.database_table import write_to_database, write_to_sqlite
-from lightning_dpgen.release.rows.output_format import OutputFormat, WrittenRecords
+from lightning_dpgen.release.rows.database_table import write_tables_to_duckdb, write_to_database, write_to_sqlite
+from lightning_dpgen.release.rows.output_format import OutputFormat
 from lightning_dpgen.release.rows.tables import (
     FORMATS,
     MOST_ROWS_OF_A_SHEET,
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 BANNER = "PRIVATE where the given rows are: the certificate covers the model alone, and none of these rows."
 _MORE = "-n says how many, "
 _GOES_ON = "files that are finished stay, and the same command goes on"
+# Files that hold several tables, or lists of rows.
+_WITH_SEVERAL = (*DATABASES, ".parquet", ".jsonl")
 # Records to draw by default: a file of them, or a look.
 _WRITTEN, _SHOWN = 1000, 10
 _MOST, _MOST_PROCESSES = 10**9, 1024
@@ -70,8 +72,8 @@ def make_parser() -> Parser:
         "-o",
         dest="output",
         help=f"a new file ({', '.join(FORMATS)}), in the form that the records were read in; the URL of a database, with "
-        "--table; FOLDER/ for files of a million records each, which the same command goes on with, or pictures; without "
-        "it, records are printed as CSV",
+        "--table; FOLDER/ for files of a million records each, which the same command goes on with, for pictures, or for "
+        "the tables of histories; without it, records are printed as CSV",
     )
     parser.add_argument(
         "--format",
@@ -90,8 +92,8 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--form",
         help="series: wide or long, one in each row or one time in each row (default: as they were read, or wide); "
-        "histories in a file without lists: persons, or the name of a table of rows (default: the first one; the same -n "
-        "and --seed make them belong together)",
+        "histories: persons, or the name of a table of rows, for a file of one table (the same -n and --seed make them "
+        "belong together)",
     )
     parser.add_argument("--seed", type=whole_number, help="makes the draw repeatable")
     parser.add_argument(
@@ -190,11 +192,8 @@ def _check(arguments: Namespace, place: Place | None, schema: Schema, components
     if arguments.form is not None and arguments.form not in forms:
         expected = f"expected {' or '.join(forms)}" if forms else "leave it out"
         raise UsageError(f"--form {arguments.form}: this release is of kind {schema.kind}: {expected}")
-    if arguments.table is not None and arguments.form is None and (names := kind.related(schema)):
-        raise UsageError(
-            f"--table {arguments.table}: names one table, and these records have {listed(names)}: say which one by --form, "
-            "or leave it out for all of them in a file of SQLite"
-        )
+    if arguments.form is None and (names := _tables_of(schema)):
+        _check_several(arguments, place, names)
     if arguments.given is not None and not kind.tabular:
         raise UsageError(f"--given {arguments.given}: this release is of kind {schema.kind}: expected one of a table")
     if arguments.balance is not None:
@@ -217,11 +216,37 @@ def _check(arguments: Namespace, place: Place | None, schema: Schema, components
         raise UsageError(f"-n {arguments.n}: a sheet holds {MOST_ROWS_OF_A_SHEET:,} records: write a .csv or .parquet file")
 
 
+def _tables_of(schema: Schema) -> list[str]:
+    """Return the tables that records have together; none where one alone says anything but keys."""
+    tables = kind_of(schema).related(schema)
+    return list(tables) if sum(len(table.columns) > 1 for table in tables.values()) > 1 else []
+
+
+def _check_several(arguments: Namespace, place: Place | None, names: Sequence[str]) -> None:
+    """Refuse one place for several tables."""
+    if arguments.table is not None:
+        raise UsageError(
+            f"--table {arguments.table}: names one table, and these records have {listed(names)}: say which one by --form, "
+            "or leave it out for all of them in a file of SQLite"
+        )
+    if place is not None and place.folder:
+        check_new(place.path)
+        if arguments.processes > 1:
+            raise UsageError(
+                f"--processes {arguments.processes}: one process writes {listed(names)}: leave it out, or name one: --form"
+            )
+    elif place is not None and (place.path is None or place.path.suffix not in _WITH_SEVERAL):
+        raise UsageError(
+            f"-o {place}: holds one table, and these records have {listed(names)}: -o FOLDER/ writes a file of each "
+            "(--format csv), -o FILE.sqlite one file of all, and --form one of them"
+        )
+
+
 def _draw(arguments: Namespace, place: Place | None) -> int:
     """Draw records to a place, or to the terminal; gives the exit status."""
     with loading():
         from lightning_dpgen.release.drawing.draws import TooRare
-        from lightning_dpgen.release.rows.folder_of_rows import DrawSpec
+        from lightning_dpgen.release.rows.folder_of_rows import DrawSpec, write_tables
     where, n, ending_note = tuple(arguments.where), arguments.n, ""
     ending = _ending(place, arguments.format)
     draw = DrawSpec(
@@ -236,6 +261,8 @@ def _draw(arguments: Namespace, place: Place | None) -> int:
         elif place is not None and place.folder and arguments.format is None and write_folder is not None:
             encoded = release.sample_encoded(n, arguments.seed, where, draw.balance)
             write_folder(place.path, release.schema, encoded, private=release.private)
+        elif place is not None and place.folder and _tables_of(release.schema) and draw.form is None:
+            ending_note = f": {listed(write_tables(place.path, draw, not arguments.no_escape))}"
         elif place is not None and place.folder:
             ending_note = _write_folder(place, draw, arguments)
         else:
@@ -254,7 +281,7 @@ def _draw(arguments: Namespace, place: Place | None) -> int:
         raise UsageError(f"{arguments.release if place is None else f'-o {place}'}: {error}") from None
     if place is None:
         print(
-            f"{say_count(n, what)}; {_MORE if arguments.given is None else ''}-o FILE.parquet or FILE.csv writes them",
+            f"{say_count(n, what)}; {_MORE if arguments.given is None else ''}-o {_places(release.schema)} writes them",
             file=sys.stderr,
         )
     else:
@@ -264,6 +291,10 @@ def _draw(arguments: Namespace, place: Place | None) -> int:
         carried = "the metadata of the file says so" if marked else "and CSV has no place to say so: a .parquet file has"
         print(f"{NOT_PRIVATE}: this release protects no one; {carried}", file=sys.stderr)
     return 0
+
+
+def _places(schema: Schema) -> str:
+    return "FOLDER/ or FILE.sqlite" if _tables_of(schema) else "FILE.parquet or FILE.csv"
 
 
 def _complete(place: Place | None, draw: DrawSpec, arguments: Namespace) -> int:
@@ -333,9 +364,18 @@ def _sheet(place: Place | None, schema: Schema) -> str:
 
 
 def _write(place: Place | None, draw: DrawSpec, *, escape: bool, sheet: str) -> None:
-    if place is not None and place.path is not None and (tables := _related(place, draw)):
+    if place is not None and place.path is not None and place.path.suffix in DATABASES and draw.related:
+        write = write_to_sqlite if place.path.suffix in SQLITE else write_tables_to_duckdb
         with _part_of(place.path) as part:
-            write_to_sqlite(part, draw.record_blocks(), tables)
+            write(part, draw.record_blocks(), draw.related)
+        return
+    if place is None and draw.form is None and (names := _tables_of(draw.release.schema)):
+        chunks = list(draw.record_blocks())
+        for name in names:
+            written = draw.related[name]
+            print(f"{name}:")
+            for text in csv_text(written.rows(chunks, 0), escape=escape, form=written.form):
+                print(text, end="")
         return
     chunks, columns, form = draw.sample_blocks(), draw.columns, draw.written_form
     if place is None:
@@ -361,13 +401,6 @@ def _write_file(
         if private:
             open(part, "xb", opener=owner_only).close()
         write_table(part, chunks, schema, escape=escape, form=form, sheet=sheet)
-
-
-def _related(place: Place, draw: DrawSpec) -> dict[str, WrittenRecords]:
-    """Return the tables of a new file of SQLite, where it has several; none if one of them is asked for."""
-    if place.path.suffix not in SQLITE or draw.form is not None:
-        return {}
-    return kind_of(draw.release.schema).related(draw.release.schema)
 
 
 @contextmanager

@@ -51,6 +51,7 @@ _LEFT_OUT = (
     "What the file says of the bounds and values of {} columns is left out, since a program may have read it off the "
     "records; --declared-public takes it."
 )
+_OF_SEVERAL = 'dpgen schema --person COLUMN sqlite:///FILE --query "select ..." --query "select ..."'
 _SCHEMAS = (".yaml", ".yml")
 # A share that stands for the one that is to be given.
 _SHARE = "data.discovery_share=0.05"
@@ -59,15 +60,15 @@ _BINS = 20
 _IMPORTERS = {"sdv": read_sdv, "dpsynth": read_domain}
 
 
-def _read_query(place: str, arguments: Namespace) -> DatabaseQuery | None:
-    """Return the query that is to be described; None where there is a file."""
+def _read_queries(place: str, arguments: Namespace) -> list[DatabaseQuery]:
+    """Return the queries that are to be described; none where there is a file."""
     of_url = "://" in place
-    if of_url != (arguments.query is not None) or (arguments.rows_independent and not of_url):
+    if of_url != bool(arguments.query) or (arguments.rows_independent and not of_url):
         raise UsageError(f"{without_passwords(place)}: expected the URL of a database with --query, or a file without it")
-    if not of_url:
-        return None
+    if len(arguments.query) > 1 and arguments.person is None:
+        raise UsageError(f"--query {arguments.query[1]}: stands a second time: expected one, or --person COLUMN, too")
     try:
-        return DatabaseQuery(place, arguments.query, arguments.rows_independent)
+        return [DatabaseQuery(place, query, arguments.rows_independent) for query in arguments.query]
     except ValueError as error:
         raise UsageError(f"{without_passwords(place)}: {error}") from None
 
@@ -99,7 +100,12 @@ def make_parser() -> Parser:
         help="with --person: the column of times; once for each name, where tables have several",
     )
     parser.add_argument("--table", help="the sheet of a workbook, or the table of a database, where there are several")
-    parser.add_argument("--query", help="in SQL, where the file is the URL of a database (postgresql://ann@host/db)")
+    parser.add_argument(
+        "--query",
+        action="append",
+        default=[],
+        help="in SQL, where the file is the URL of a database (postgresql://ann@host/db); with --person one a table",
+    )
     parser.add_argument(
         "--rows-independent",
         action="store_true",
@@ -147,7 +153,7 @@ def run(argv: Sequence[str]) -> int:
             "dpgen schema --person COLUMN FILE FILE"
         )
     (file,) = arguments.files
-    asked = _read_query(file, arguments)
+    asked = next(iter(_read_queries(file, arguments)), None)
     path = place_of(asked.system if asked else file)
     if asked is None and (not path.exists() or (arguments.origin and not path.is_file())):
         raise UsageError(f"{path}: expected a file{suggest_file(path)}")
@@ -200,9 +206,10 @@ def run(argv: Sequence[str]) -> int:
         where += ["data.rows_independent=true"] * asked.rows_independent
     else:
         where = ["data.path=FILE" if arguments.origin else write_word("data.path", path)]
-        if not arguments.origin:
-            histories = shlex.join(["dpgen", "schema", "--person", "COLUMN", str(path)])
-            print(f"where a person has several records:  {histories}   # drafts histories, which keep them together")
+    if not arguments.origin:
+        of_table = [asked.url, "--query", asked.query] if asked else [str(path)]
+        histories = shlex.join(["dpgen", "schema", "--person", "COLUMN", *of_table])
+        print(f"where a person has several records:  {histories}   # drafts histories, which keep them together")
     words = ["data=table", *where, write_word("data.schema", output), "data.n=NUMBER"]
     train_command = shlex.join(["dpgen", "train", *words])
     print("next, once they are filled in:")
@@ -214,16 +221,20 @@ def run(argv: Sequence[str]) -> int:
 
 def _draft_histories(arguments: Namespace) -> int:
     """Write the draft of a description of histories."""
-    paths = [place_of(file) for file in arguments.files]
     refused = {
-        "--query": arguments.query, "--from": arguments.origin, "--explain": arguments.explain, "--n": arguments.n,
+        "--from": arguments.origin, "--explain": arguments.explain, "--n": arguments.n,
         "--epsilon": arguments.epsilon, "--public-sample": arguments.public_sample,
     }  # fmt: skip
     for option, value in refused.items():
         if value is not None:
             raise UsageError(f"{option} {value}: leave it out with --person, which drafts histories from their files")
-    if arguments.declared_public or arguments.rows_independent:
-        raise UsageError("--declared-public, --rows-independent: leave them out with --person")
+    if arguments.declared_public:
+        raise UsageError("--declared-public: leave it out with --person")
+    queries = _read_queries(arguments.files[0], arguments) if len(arguments.files) == 1 or arguments.query else []
+    if queries and (len(arguments.files) > 1 or arguments.table or arguments.no_header):
+        raise UsageError("--query: expected one URL of a database, without --table and --no-header")
+    paths: list[Path] = [] if queries else [place_of(file) for file in arguments.files]
+    sources: list[Path | DatabaseQuery] = [*queries, *paths]
     if arguments.table is not None and len(paths) > 1:
         raise UsageError(f"--table {arguments.table}: applies to one file: save each table as a file")
     for path in paths:
@@ -235,17 +246,22 @@ def _draft_histories(arguments: Namespace) -> int:
         raise UsageError(f"{twice[0]}: stands twice: expected each file once")
     try:
         tables = [
-            draft_of_table(path, arguments.person, header=not arguments.no_header, table=arguments.table) for path in paths
+            draft_of_table(source, arguments.person, header=not arguments.no_header, table=arguments.table)
+            for source in sources
         ]
-        output = _output(arguments, next((one.path for one in tables if one.has_several), paths[0]), "histories")
+        rows = next((one for one in tables if one.has_several), tables[0])
+        output = _output(arguments, rows.source if isinstance(rows.source, Path) else Path(rows.name), "histories")
         text = draft_description(tables, arguments.person, arguments.order, output.parent)
     except BadSchema as error:
         raise UsageError(str(error)) from None
     except BadRecords as error:
-        raise UsageError(re.sub(r"\b(person|order)=", r"--\1 ", str(error), count=1)) from None
+        text = re.sub(r"\b(person|order)=", r"--\1 ", str(error), count=1)
+        several = f"; or draft several, a query each, by {_OF_SEVERAL}" if "tables: name one" in text else ""
+        raise UsageError(text.replace("rows_independent=True", "--rows-independent") + several) from None
     unfilled = _write(output, text)
     print(f"{output}: {say_count(len(tables), 'table')}, {unfilled}")
     words = ["data=histories", write_word("data.path", output), "data.n=PERSONS", "privacy.epsilon=EPSILON"]
+    words += ["data.rows_independent=true"] * arguments.rows_independent
     print("next, once they are filled in:")
     print(f"  {shlex.join(['dpgen', 'budget', *words])}   # checks the description, and reads no record")
     print(f"  {shlex.join(['dpgen', 'train', *words])}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lightning_dpgen.common.plain_text import listed
-from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET
+from lightning_dpgen.data.files.kinds import JSON_LINES, PARQUET, is_database
 from lightning_dpgen.data.histories.description import HistoryDescription, check_files, read_description
-from lightning_dpgen.data.histories.reading import read_histories
+from lightning_dpgen.data.histories.reading import HistoryTables, check_tables, history_digests, read_histories
 from lightning_dpgen.data.histories.schema import PERSONS, HistorySchema
 from lightning_dpgen.data.reading import Reading
 from lightning_dpgen.kinds.kind import Kind
 from lightning_dpgen.release.rows.output_format import OutputFormat, WrittenRecords, as_they_are
+from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.data import HistoriesSpec
 from lightning_dpgen.specs.source import Source
 from lightning_dpgen.specs.usage_error import UsageError
@@ -28,22 +29,53 @@ _WITH_LISTS = (PARQUET, *JSON_LINES)
 
 
 class HistoryFiles(Source):
-    """Histories in several tables, or in one, which a file describes."""
+    """Histories in several tables, or in one, which a file describes.
+
+    Args:
+        tables: by their names, in the place of those that the file names; None for these.
+        described: what the file says, where there is none.
+    """
 
     word = "person"
+
+    def __init__(
+        self, spec: HistoriesSpec, tables: Mapping[str, Any] | None = None, described: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(spec)
+        self._given, self._fields = tables, described
 
     @cached_property
     def _described(self) -> HistoryDescription:
         if not self.spec.path:
             raise UsageError("data=histories needs data.path=..., the file that describes the tables of histories")
         with self._settings_named():
-            return read_description(self.spec.path, self.spec.bins)
+            described = self.spec.path if self._fields is None else self._fields
+            independent = bool(self.spec.rows_independent)
+            return read_description(described, self.spec.bins, rows_independent=independent, tables=self._given)
 
     def declare(self, found: dict[str, Any] | None = None) -> HistorySchema:
         return self._described.schema
 
     def files(self, held_out: bool = False) -> list[Path]:
         return check_files(self._described.files)
+
+    def check_records(self) -> None:
+        if self.spec.rows_independent is not None and not self._described.files.queries:
+            raise UsageError("data.rows_independent: declares something of queries, and no table has one: leave it out")
+        with self._settings_named():
+            check_tables(self._described.files, self._described.schema)
+
+    @cached_property
+    def _digests(self) -> list[np.ndarray]:
+        with self._settings_named():
+            return [*history_digests(self._described.files, self._described.schema)]
+
+    def contents(self) -> Iterator[np.ndarray]:
+        # Rows of a database have no order, and its file changes though its records do not.
+        if all(isinstance(table, str | Path) and not is_database(table) for table in self._described.files.all):
+            yield from super().contents()
+        else:
+            yield from self._digests
 
     @property
     def record(self) -> str:
@@ -108,6 +140,22 @@ class Histories(Kind):
 
     def related(self, schema: HistorySchema) -> dict[str, WrittenRecords]:
         return {form: written_histories(schema, form) for form in self.forms(schema)}
+
+    def sample(self, release: Any, *draw: Any) -> dict[str, Any]:
+        """Draw histories as frames: persons, and the rows of each table, by their names."""
+        drawn = release.drawn_table(*draw).combine_chunks().to_batches()
+        tables = ((name, written, [*written.rows(drawn, 0)]) for name, written in self.related(release.schema).items())
+        return {name: written.form.frame(pa.Table.from_batches(rows, written.columns)) for name, written, rows in tables}
+
+    def read_tables(self, tables: Mapping[str, Any], schema: HistorySchema) -> Any:
+        from lightning_dpgen.data.records import Records
+
+        rows = {name: table for name, table in tables.items() if name != PERSONS}
+        try:
+            read = read_histories(HistoryTables(rows, tables.get(PERSONS)), schema)
+        except ValueError as error:
+            raise BadRecords(str(error)) from None
+        return Records(schema, read.encoded, values=read.values)
 
     def evaluate(self, release: Any, real: Any, held_out: Any, count: int, **asked: Any) -> Any:
         from lightning_dpgen.data.histories.values import HistoryValues

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.schema import Schema
+from lightning_dpgen.sampling.errors import BadRecords
 
 if TYPE_CHECKING:
     from lightning_dpgen.data.records import Records
@@ -162,6 +163,14 @@ class Kind(ABC):
             ValueError: for what cannot be read so.
         """
         raise ValueError(f"records: a {type(records).__name__}: expected Records of kind {self.name}")
+
+    def read_tables(self, tables: Mapping[str, Any], schema: Any) -> Records:
+        """Return records that are in several tables, by their names.
+
+        Raises:
+            BadRecords: for what is not of the schema, or records that are in one table.
+        """
+        raise BadRecords(f"records are several tables, and the release is of kind {self.name}: expected one")
 
     # Evaluation
 

@@ -44,8 +44,10 @@ BANNER = "PRIVATE: what follows is computed from real records and is not covered
 EVALUATION, REPORT = "evaluation.json", "report.html"
 _LARGEST_WARNINGS = 1 << 16
 
-# A table in memory, in a file, in a database or by its values, or other records, which are encoded already.
-Real = Records | Encoded | TableValues | DatabaseQuery | pd.DataFrame | pa.Table | pa.RecordBatch | str | Path
+# A table in memory, in a file, in a database or by its values, tables of histories by their names, or other records, which
+# are encoded already.
+OneTable = DatabaseQuery | pd.DataFrame | pa.Table | pa.RecordBatch | str | Path
+Real = Records | Encoded | TableValues | OneTable | Mapping[str, OneTable]
 
 
 def evaluate(
@@ -70,9 +72,9 @@ def evaluate(
     Args:
         release: the release, its folder, or that of the run that made it.
         records: the records that it was made from. Of a table: a DataFrame, a table of Arrow, the path of a file, a
-            `DatabaseQuery`, `TableValues` or `Records` that keep them, since it is compared by its values; of any other
-            kind `Records`, or an `Encoded` of the release's schema. Values of histories that keep none are drawn within
-            their bins.
+            `DatabaseQuery`, `TableValues` or `Records` that keep them, since it is compared by its values. Of histories:
+            a dict of such tables. Of any other kind `Records`, or an `Encoded` of the release's schema. Values of
+            histories that keep none are drawn within their bins.
         held_out: records that it was not made from, likewise. Without any, a third of `records` is put aside, or half of
             histories; a table is compared by halves in either case.
         synthetic: of a table: records that were drawn from the release before, likewise; None to draw them here.
@@ -223,6 +225,8 @@ def _encoded(records: Real, schema: Schema) -> Records:
         return records
     if isinstance(records, Encoded):
         return Records(schema, records)
+    if isinstance(records, Mapping):
+        return kind_of(schema).read_tables(records, schema)
     raise BadRecords(
         f"records are a {type(records).__name__}, and the release is of kind {schema.kind}: expected Records, or an "
         "Encoded of release.schema"

@@ -12,15 +12,17 @@ from lightning_dpgen.data.tables.row_rules import LEFT_OUT, REPAIRED
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.source import Source
 
+# The word for persons in what is counted of histories.
+_OF_PERSONS = "persons: "
 # Columns that a message names.
 _MOST_NAMED = 4
 
 
 def moved_lines(counted: Mapping[str, int], n: int) -> Iterator[str]:
     """Yield what was changed or left out on the way, and how often, of n records that take part. Private."""
-    rows = _rows(counted, n)
     for what, count in counted.items():
-        share = f" ({count / rows:.1%})" if _is_move(what) else ""
+        of = _rows(counted, n) if _is_move(what) else n if _OF_PERSONS in what else 0
+        share = f" ({count / of:.1%})" if of else ""
         yield f"reading (private, stays here): {what}: {count:,}{share}"
 
 

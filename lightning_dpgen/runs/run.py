@@ -35,7 +35,7 @@ from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.studies import check_study, mark, spent_so_far, study_delta_warning, study_of
 from lightning_dpgen.runs.table import answers_table, budget_table, decay_line, terms_table
-from lightning_dpgen.runs.warnings import plan_warnings, seed_warning
+from lightning_dpgen.runs.warnings import lost_histories_warning, plan_warnings, seed_warning
 from lightning_dpgen.specs.first_pass import FIRST_PASS
 from lightning_dpgen.specs.groups import RaySpec
 from lightning_dpgen.specs.model import CustomSpec
@@ -136,6 +136,8 @@ class _Run:
         self.study = study_of(self.spec.privacy, self.spec.data.n)
         if self.folder.unfinished:
             return self._release_unfinished()
+        # A first pass is paid for before the rest is planned.
+        self.reporter.warn(lost_histories_warning(self.spec))
         return self._release_by_first_pass(run) if isinstance(run, FirstPass) else self._release_declared(run)
 
     def _release_unfinished(self) -> dict[str, Any]:

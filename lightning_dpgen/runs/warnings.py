@@ -146,7 +146,6 @@ def plan_warnings(settings: Settings, plan: Plan) -> Iterator[str | None]:
     yield caution(plan.epsilon if plan.private else None)
     yield delta_warning(settings.spec)
     yield persons_warning(settings.spec, settings.schema)
-    yield lost_histories_warning(settings.spec)
     if isinstance(settings.clipping, Decay) and getattr(settings.spec.model, "optimizer", None) == "adam":
         yield (
             "clipping=decay with model.optimizer=adam: Adam divides gradients by their size, so the decay changes next to "

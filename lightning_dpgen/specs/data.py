@@ -292,6 +292,10 @@ class HistoriesSpec(_InFile):
     outside: Literal["refuse", "clamp"] = setting(
         "undeclared values are refused, or clamped and counted, privately; a column may say it for itself", "refuse"
     )
+    rows_independent: bool | None = setting(
+        "a declaration for queries whose form does not show it: adding or removing one person adds or removes exactly the "
+        "person's own rows of each query, and changes no other row"
+    )
 
     @property
     def protects_persons(self) -> bool:

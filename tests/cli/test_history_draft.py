@@ -1,6 +1,7 @@
 """`dpgen schema --person`: drafts of descriptions of histories, which are filled in and read, and hold no value."""
 
 import re
+import sqlite3
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ ROWS["admitted"] = [f"{day:02}.{month:02}.2024" for day, month in _RANDOM.intege
 ROWS["ward"] = _RANDOM.choice(["Zebedee", "Ottoline"], 90)
 ROWS["cost"] = _RANDOM.integers(1000, 1099, 90)
 PERSONS = ROWS[["patient", "born"]].drop_duplicates()
+QUERY = "select patient, admitted, ward, cost from visits"
 SECRETS = ["P1", "19", "2024", "Zebedee", "Ottoline", "10[0-9][0-9]"]
 FILLED = {
     "max_rows": ["4"],
@@ -48,6 +50,10 @@ def files(tmp_path, monkeypatch):
     days = pd.to_datetime(ROWS.admitted, dayfirst=True)
     ROWS.assign(admitted=days).to_parquet("panel.parquet")
     ROWS.assign(admitted=days.dt.strftime("%Y-%m-%d")).to_parquet("texts.parquet")
+    with sqlite3.connect("clinic.db") as connection:
+        PERSONS.to_sql("people", connection, index=False)
+        ROWS.assign(admitted=days.dt.strftime("%Y-%m-%d")).to_sql("visits", connection, index=False)
+    connection.close()
     return tmp_path
 
 
@@ -59,6 +65,8 @@ def test_drafts_of_one_panel_are_filled_in_and_read_alike(dpgen, files):
         "two": ["visits.csv.gz", "people.csv"],
         "moments": ["panel.parquet"],
         "texts": ["texts.parquet"],
+        "table": ["clinic.db", "--table", "visits"],
+        "queries": ["sqlite:///clinic.db", "--query", QUERY, "--query", "select * from people"],
     }
     for name, paths in forms.items():
         status, out, err = dpgen("schema", "--person", "patient", *paths, "--order", "admitted", "-o", f"{name}.yaml")
@@ -75,6 +83,18 @@ def test_drafts_of_one_panel_are_filled_in_and_read_alike(dpgen, files):
         codes = read_histories(described.files, described.schema).encoded.codes
         read[name] = sorted(map(tuple, codes.tolist()))
     assert all(codes == read["one"] for codes in read.values())
+
+
+def test_a_draft_of_queries_names_the_database_from_its_folder(dpgen, files):
+    (files / "drafts").mkdir()
+    words = ["schema", "--person", "patient", "--order", "admitted", "sqlite:///clinic.db"]
+    status, out, _ = dpgen(*words, "--query", f"{QUERY} limit 50", "--rows-independent", "-o", "drafts/all.yaml")
+    assert status == 0 and "data.rows_independent=true" in out
+    text = (files / "drafts/all.yaml").read_text()
+    assert "url: 'sqlite:///../clinic.db'\n" in text and f"  query: '{QUERY} limit 50'\n" in text
+    assert "(and high) has them found" not in text and "transform: log, or edges" in text and "edges: [7, 30, 90]" in text
+    dpgen(*words, "--query", QUERY)
+    assert re.findall(r"^(\w+):$", (files / "visits.histories.yaml").read_text(), re.MULTILINE) == ["visits"]
 
 
 def test_what_changes_in_one_row_alone_is_not_fixed(dpgen, files):
@@ -112,6 +132,23 @@ MISTAKES = {
     "an order without persons": (["--order", "admitted", "panel.csv"], "--order admitted: orders the rows of a person"),
     "two files without persons": (["panel.csv", "people.csv"], "2 files: expected one; .*--person"),
     "a file twice": (["--person", "patient", "panel.csv", "panel.csv"], "stands twice"),
+    "several tables of a file": (
+        ["--person", "patient", "clinic.db"],
+        'clinic.db has 2 tables: .*or draft several, a query each, by .* --query "select',
+    ),
+    "a query that joins": (
+        ["--person", "patient", "sqlite:///clinic.db", "--query", f"{QUERY} limit 3"],
+        "has LIMIT .*declare --rows-independent",
+    ),
+    "a URL without a query": (
+        ["--person", "patient", "sqlite:///clinic.db"],
+        "expected the URL of a database with --query",
+    ),
+    "a query of a file": (["--person", "patient", "panel.csv", "--query", QUERY], "panel.csv: expected the URL"),
+    "two queries of a schema": (
+        ["sqlite:///clinic.db", "--query", QUERY, "--query", QUERY],
+        "stands a second time: expected one, or --person",
+    ),
     "a description": (["panel.yaml"], "describes histories, which dpgen budget data=histories checks"),
 }
 

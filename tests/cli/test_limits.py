@@ -119,4 +119,16 @@ def test_lost_histories_are_told_of_before_a_run(dpgen, tmp_path, of_persons, to
     words = ["data=table", f"data.path={tmp_path / 's.csv'}", f"data.schema={tmp_path / 's.yaml'}", "data.n=100"]
     (tmp_path / "s.csv").write_text("id,sick\n1,true\n1,false\n")
     status, _, told_of = dpgen("budget", *words, "privacy.epsilon=1", *of_persons)
-    assert status == 0 and ("data=histories learns both, and dpgen schema --person id FILE drafts" in told_of) == told
+    said = "data=histories learns both, and dpgen schema --person id FILE drafts"
+    assert status == 0 and (said in told_of) == told
+
+
+def test_lost_histories_are_told_of_before_a_first_pass(dpgen, tmp_path):
+    """The table is empty, so the run stops where it reads it, and nothing is spent."""
+    (tmp_path / "s.yaml").write_text("columns: {id: {type: drop}, age: {type: integer, low: private, high: private}}")
+    (tmp_path / "s.csv").write_text("id,age\n")
+    words = ["data=table", f"data.path={tmp_path / 's.csv'}", f"data.schema={tmp_path / 's.yaml'}", "data.n=100"]
+    words += ["data.person=id", "data.max_rows=3", "data.discovery_share=0.1", "data.outside=clamp", "privacy.epsilon=1"]
+    status, _, err = dpgen("train", *words, f"run_dir={tmp_path / 'run'}")
+    assert status == 2 and err.count("data=histories learns both, and dpgen schema --person id FILE drafts") == 1, err
+    assert not (tmp_path / "run").exists()

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import re
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ import pandas as pd
 import pytest
 
 from lightning_dpgen.data.histories.description import check_files, read_description
-from lightning_dpgen.data.histories.reading import CHANGED, MORE_ROWS, TWICE, HistoryTables, read_histories
+from lightning_dpgen.data.histories.reading import CHANGED, MORE_ROWS, TWICE, HistoryTables, history_digests, read_histories
 from lightning_dpgen.data.histories.row_table import PersonRows, RowOrder, RowTable
 from lightning_dpgen.data.histories.schema import HistorySchema
 from lightning_dpgen.data.layout import Encoded
@@ -190,6 +192,34 @@ def test_a_history_follows_from_the_rows_of_its_person_alone():
         assert (_read(*alone, schema).encoded.codes == whole[i]).all()
 
 
+def test_what_a_database_returns_in_any_order_is_read_alike(tmp_path):
+    """The records and their fingerprint are the same for rows in any order, and those of a file."""
+    (tmp_path / "h.yaml").write_text(
+        "url: sqlite:///clinic.db\n"
+        + re.sub(r"file: (\w+).csv", r"query: select * from \1 order by ORDER", VISITS.read_text())
+    )
+    described = {}
+    with sqlite3.connect(tmp_path / "clinic.db") as connection:
+        PATIENTS.assign(died=[1, 0, 1]).rename(columns={"person": "patient"}).to_sql("patients", connection, index=False)
+        days = pd.Timestamp("2020-01-01") + pd.to_timedelta(ROWS_OF.day, unit="D")
+        rows = ROWS_OF.rename(columns={"person": "patient"}).assign(day=days.dt.strftime("%Y-%m-%d"))
+        rows.to_sql("visits", connection, index=False)
+    connection.close()
+    for order in ("patient", "patient desc"):
+        (tmp_path / "o.yaml").write_text((tmp_path / "h.yaml").read_text().replace("ORDER", order))
+        described[order] = read_description(tmp_path / "o.yaml", 16)
+    read = [read_histories(own.files, own.schema).encoded.codes for own in described.values()]
+    digests = [list(history_digests(own.files, own.schema)) for own in described.values()]
+    assert (read[0] == read[1]).all() and len(read[0]) == 3
+    assert all((one == other).all() for one, other in zip(*digests, strict=True)) and len(digests[0]) == 2
+    for name in ("patients", "visits"):
+        frame = {"patients": PATIENTS.assign(died=[1, 0, 1]), "visits": rows}[name]
+        frame.rename(columns={"person": "patient"}).to_csv(tmp_path / f"{name}.csv", index=False)
+    (tmp_path / "f.yaml").write_text(VISITS.read_text())
+    of_files = read_description(tmp_path / "f.yaml", 16)
+    assert (read_histories(of_files.files, of_files.schema).encoded.codes == read[0]).all()
+
+
 @pytest.mark.parametrize(("keep", "days"), [("first", [1, 4, 50]), ("last", [4, 50, 50])])
 def test_of_many_rows_the_first_or_the_last_count(keep, days):
     schema = _schema(keep=keep)
@@ -230,7 +260,7 @@ WRONG = {
     "a time behind the last": (ROWS_OF.assign(day=500_000), PATIENTS, "is above high, 60099"),
     "a distance": (ROWS_OF.assign(day=[0, 90, 1, 4, 90]), PATIENTS, "86 is above high, 60"),
     "an unknown ward": (ROWS_OF.assign(ward="q"), PATIENTS, "'q': expected one of"),
-    "no time": (ROWS_OF.assign(day=None), PATIENTS, "value is missing"),
+    "no time": (ROWS_OF.assign(day=None), PATIENTS, "a time is missing"),
     "another column": (ROWS_OF.assign(more=1), PATIENTS, "not in the schema"),
     "no column": (ROWS_OF.drop(columns="ward"), PATIENTS, "lacks ward"),
 }
@@ -373,12 +403,14 @@ def test_a_file_describes_several_tables(tmp_path):
 def test_descriptions_of_the_page_are_read(tmp_path):
     page = (Path(__file__).parents[2] / "docs/how_to/release_histories.md").read_text()
     blocks = [block.partition("```")[0] for block in page.split("```yaml")[1:]]
-    one, persons, several, ruled = blocks
+    one = (Path(__file__).parents[2] / "docs/start/visits.histories.yaml").read_text()
+    persons, several, queries, ruled = blocks
     found = []
-    for text in (one, ruled, several, persons + several.partition("visits:")[1] + several.partition("visits:")[2]):
+    texts = (one, ruled, several, persons + several.partition("visits:")[1] + several.partition("visits:")[2], queries)
+    for text in texts:
         (tmp_path / "h.yaml").write_text(text)
         found.append([table.name for table in read_description(tmp_path / "h.yaml", 16).schema.tables])
-    assert found == [["visits"], ["events"], ["visits", "prescriptions"], ["visits", "prescriptions"]]
+    assert found == [["visits"], ["events"], ["visits", "prescriptions"], ["visits", "prescriptions"], ["visits"]]
 
 
 TWO = _schema(more=(ORDERS,))
@@ -400,9 +432,13 @@ def test_tables_belong_to_the_same_persons():
     assert (one == read.encoded.codes[:, : one.shape[1]]).all()
     # Without a table of persons, persons are those of all tables.
     keys = _schema(None, more=(ORDERS,))
-    assert keys.parted(read_histories(HistoryTables(tables), keys).encoded)[1][1].counts.tolist() == [0, 1, 2]
+    assert keys.parted(read_histories(HistoryTables(tables), keys).encoded)[1][1].counts.tolist() == [1, 0, 2]
     for name, broken, message in (
-        ("orders", ORDERS_OF.assign(buyer="q"), "orders has a 'buyer', 'q' .*that the table of persons lacks"),
+        (
+            "orders",
+            ORDERS_OF.assign(buyer="q"),
+            "^orders: .*row 3 .from 0. has a 'buyer', 'q' .*that the table",
+        ),
         ("orders", ORDERS_OF.assign(day=-1), "^orders: .*is below low, 0"),
         ("visits", ROWS_OF.assign(ward="q"), "^visits: .*'q': expected one of"),
     ):

@@ -31,7 +31,7 @@ def test_values_stand_as_in_the_files():
 def test_attributes_that_stand_in_each_row_are_those_of_persons():
     rows = ROWS_OF.assign(sex=ROWS_OF.person.map({"x": "F", "y": "M"}))
     read = read_histories(HistoryTables({"visits": rows}), _schema(PERSONS, DAYS, 4))
-    assert read.values.persons.codes[:, 0].tolist() == read.encoded.codes[:, 0].tolist() == [1, 0]
+    assert read.values.persons.codes[:, 0].tolist() == read.encoded.codes[:, 0].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("order", [DAYS, None])

@@ -313,6 +313,10 @@ def _texts(folder: Path) -> dict[str, bytes]:
             b"panel:\n  file: panel.csv\n  separator: ';'\n  person: id\n  max_rows: 3\n  fixed:\n"
             b"    born: {type: integer, low: 1900, high: 2020, bins: 6}\n  columns:\n    sick: {type: boolean}\n"
         ),
+        "histories/seed_queries.yaml": (
+            b"url: sqlite:///clinic.db\nvisits:\n  query: select id, ward from visits where day > 3\n  person: id\n"
+            b"  max_rows: 3\n  columns: {ward: {type: category, values: [a, b]}}\n"
+        ),
         "histories/draft_seed.csv": (
             b"id,born,day,ward,cost\nA,1950,2024-01-03,x,1.50\nA,1950,2024-02-07,y,2.25\nB,1971,2024-05-09,x,\n"
         ),

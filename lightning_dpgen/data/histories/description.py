@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_dpgen.common.nearest_word import nearest
+from lightning_dpgen.common.nearest_word import nearest, suggest_file
+from lightning_dpgen.common.passwords import check_url, without_passwords
+from lightning_dpgen.common.plain_text import listed
+from lightning_dpgen.data.files.database import DatabaseQuery
 from lightning_dpgen.data.files.kinds import is_known
 from lightning_dpgen.data.files.text import MissingData, check_there
 from lightning_dpgen.data.histories.reading import HistoryTables
@@ -17,14 +20,18 @@ from lightning_dpgen.data.histories.schema import PERSONS, HistorySchema
 from lightning_dpgen.data.tables.column import BadSchema, shortened
 from lightning_dpgen.data.tables.description import PRIVATE
 from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.reading import Table
 from lightning_dpgen.data.tables.row_rules import CONSTRAINTS
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import read_yaml, schema_of, unfilled_problem
 from lightning_dpgen.data.tables.schema_keys import TableKeys, column_of
 
 # The keys of the table of persons, and of a table of rows, beside those of any table.
-_OF_PERSONS = ("file", "key")
-_OF_ROWS = ("file", "person", "order", "max_rows", "keep", "start", "gap", "end", "share", "fixed")
+_OF_PERSONS = ("file", "query", "key")
+_OF_ROWS = ("file", "query", "person", "order", "max_rows", "keep", "start", "gap", "end", "share", "fixed")
+
+# The key of the database that queries are of, and databases that are files.
+_URL, _IN_FILES = "url", ("sqlite", "duckdb")
 
 
 @dataclass(frozen=True)
@@ -40,40 +47,94 @@ class HistoryDescription:
     files: HistoryTables
 
 
-def read_description(path: str | Path, bins: int) -> HistoryDescription:
+def read_description(
+    path: str | Path | Mapping[str, Any],
+    bins: int,
+    *,
+    rows_independent: bool = False,
+    tables: Mapping[str, Table] | None = None,
+) -> HistoryDescription:
     """Read a description of histories from a YAML file; files that it names are beside it.
 
     Args:
+        path: of the file; or what it says as a dict.
+        tables: by their names, which take the place of those that the description names.
         bins: of columns of numbers, times and distances that declare none.
+        rows_independent: of its queries, as of `DatabaseQuery`.
 
     Raises:
         BadSchema: naming the part, the column, the key, and what was expected.
         MissingData: if there is no such file.
     """
-    path = Path(path)
-    check_there(path, "path")
-    if is_known(path):
-        raise BadSchema(
-            f"{path}: is a table: expected the file that describes tables of histories, which dpgen schema --person COLUMN "
-            f"{path.name} drafts"
-        )
-    fields = read_yaml(path, "events")
+    if isinstance(path, Mapping):
+        fields, path = dict(path), Path("schema")
+    else:
+        path = Path(path)
+        check_there(path, "path")
+        if is_known(path):
+            raise BadSchema(
+                f"{path}: is a table: expected the file that describes tables of histories, which dpgen schema --person "
+                f"COLUMN {path.name} drafts"
+            )
+        fields = read_yaml(path, "events")
     if PERSONS in fields and fields[PERSONS] is None:
         raise BadSchema(f"{path}: persons: expected file, key and columns; or leave it out")
-    tables = {name: rows for name, rows in fields.items() if name != PERSONS}
-    if not tables:
+    url = fields.pop(_URL) if isinstance(fields.get(_URL), str) else None
+    rows = {name: of_rows for name, of_rows in fields.items() if name != PERSONS}
+    if not rows:
         raise BadSchema(
             f"{path}: no table of rows: expected persons, and tables of their rows under names of their own, such as events"
         )
     for problem in unfilled_problem(fields, str(path)):
         raise problem
     try:
-        return _description(fields.get(PERSONS), tables, path.parent, bins)
+        url = None if url is None else _database(url, path.parent)
+        return _description(fields.get(PERSONS), rows, _Place(path.parent, url, rows_independent, tables), bins)
     except BadSchema as error:
         raise BadSchema(str(error), place=str(path)) from None
 
 
-def _description(persons: Any, tables: Mapping[str, Any], folder: Path, bins: int) -> HistoryDescription:
+@dataclass(frozen=True)
+class _Place:
+    """Where tables are: files in a folder, queries of a database, or given."""
+
+    folder: Path
+    url: str | None
+    rows_independent: bool
+    given: Mapping[str, Table] | None
+
+    def table(self, name: str, fields: Mapping[str, Any]) -> Table:
+        """Return where a table is that names a file or a query, or is given."""
+        if self.given is not None:
+            return self.given[name]
+        if "query" not in fields:
+            return self.folder / _text(name, "file", fields.get("file"))
+        query = _text(name, "query", fields["query"])
+        if "file" in fields:
+            raise BadSchema("expected a file or a query, not both", key="query", place=name)
+        if self.url is None:
+            raise BadSchema(
+                "is of no database: expected one above the tables, as in url: sqlite:///clinic.db", key="query", place=name
+            )
+        try:
+            return DatabaseQuery(self.url, query, self.rows_independent)
+        except ValueError as error:
+            raise BadSchema(f"{shortened(query)}: {error}", key="query", place=name) from None
+
+
+def _database(url: str, folder: Path) -> str:
+    """Return the URL of a database; one that is a file is beside the description, as other files are."""
+    try:
+        check_url(url)
+    except ValueError as error:
+        raise BadSchema(f"{without_passwords(url)}: {error}", key=_URL) from None
+    system, is_file, file = url.partition(":///")
+    if not is_file or system.partition("+")[0] not in _IN_FILES:
+        return url
+    return f"{system}:///{folder.absolute() / file}"
+
+
+def _description(persons: Any, tables: Mapping[str, Any], place: _Place, bins: int) -> HistoryDescription:
     parted = {name: _parted(name, rows, _OF_ROWS) for name, rows in tables.items()}
     fixed = _fixed(persons, parted)
     attributes, of_persons = None, {}
@@ -90,8 +151,16 @@ def _description(persons: Any, tables: Mapping[str, Any], folder: Path, bins: in
     if fixed is not None and (twice := [name for name in described[0].names if name in fixed]):
         raise BadSchema("appears twice: expected each name once, under fixed or columns", twice[0], place=described[0].name)
     key = _text(PERSONS, "key", of_persons.get("key", described[0].person))
-    rows = {name: folder / _text(name, "file", own.get("file")) for name, (own, _) in parted.items()}
-    files = HistoryTables(rows, folder / _text(PERSONS, "file", of_persons.get("file")) if persons is not None else None)
+    if place.given is not None:
+        names = [*([] if persons is None else [PERSONS]), *parted]
+        if set(place.given) != set(names):
+            raise BadSchema(
+                f"describes {listed(names)}, and the tables are {listed(place.given) or 'none'}: expected the same"
+            )
+    rows = {name: place.table(name, own) for name, (own, _) in parted.items()}
+    files = HistoryTables(rows, None if persons is None else place.table(PERSONS, of_persons))
+    if place.url is not None and place.given is None and not files.queries:
+        raise BadSchema("no table has a query: expected one, or no url", key=_URL)
     return HistoryDescription(HistorySchema(attributes, described, key), files)
 
 
@@ -207,8 +276,9 @@ def check_files(files: HistoryTables) -> list[Path]:
     Raises:
         MissingData: if one is not there.
     """
-    paths = [Path(source) for source in (files.persons, *files.rows.values()) if source is not None]
+    paths = [Path(source) for source in files.all if isinstance(source, str | Path)]
     for path in paths:
         if not path.exists():
-            raise MissingData(f"no file {path}, which the description of histories names")
-    return paths
+            raise MissingData(f"no file {path}, which the description of histories names{suggest_file(path)}")
+    parts = (path.rglob("*") if path.is_dir() else [path] for path in paths)
+    return [file for part in parts for file in sorted(part) if file.is_file()]

@@ -16,6 +16,8 @@ import pyarrow as pa
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.files.blocks import RowSource
+from lightning_dpgen.data.files.database import DatabaseQuery, one_table
+from lightning_dpgen.data.files.rows import rows_of
 from lightning_dpgen.data.histories.description import PERSONS
 from lightning_dpgen.data.names import plain, texts_of
 from lightning_dpgen.data.reading import Numbering
@@ -24,7 +26,7 @@ from lightning_dpgen.data.tables.column import shortened
 from lightning_dpgen.data.tables.likely_form import reads
 from lightning_dpgen.data.tables.scales import MOMENTS
 from lightning_dpgen.data.tables.schema import TableSchema
-from lightning_dpgen.data.tables.schema_draft import OPEN, ColumnDraft, draft_of_file, table_lines
+from lightning_dpgen.data.tables.schema_draft import OPEN, ColumnDraft, draft_of_file, draft_of_rows, table_lines
 from lightning_dpgen.data.tables.schema_file import value_text
 from lightning_dpgen.data.tables.schema_keys import TableKeys, column_of
 from lightning_dpgen.data.tables.sources import table_source
@@ -39,7 +41,7 @@ _FIXED = "the same in all rows of each person, told from the rows: check it; wha
 _SAME = "the same in all rows of each person, told from the rows: check it. Is it an attribute, of the table of persons?"
 _IN_PERSONS = "the table of persons has it, too, and it is the same in all rows of each person: check it"
 _DAYS = "times of day are cut off; rows of one day are in no order of time"
-_DISTANCE = "from a row of a person to the next one{}, {}"
+_DISTANCE = "from a row of a person to the next one{}, {}. Are most far shorter? Add  edges: [7, 30, 90]"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,7 +49,8 @@ class TableDraft:
     """The draft of one table of histories; no value of the file is in it.
 
     Args:
-        path: the file.
+        source: the file, or the query.
+        name: of the file, or of the table of the query.
         columns: all but that of persons.
         about: what is known of the whole table, by key.
         has_several: whether a person has several rows.
@@ -55,7 +58,8 @@ class TableDraft:
         days: the columns that can be read as dates, by the type in the file or by the first rows.
     """
 
-    path: Path
+    source: Path | DatabaseQuery
+    name: str
     columns: list[ColumnDraft]
     about: Mapping[str, Any]
     has_several: bool
@@ -67,28 +71,44 @@ class TableDraft:
         return [column.name for column in self.columns if column.name]
 
 
-def draft_of_table(path: str | Path, person: str, *, header: bool = True, table: str | None = None) -> TableDraft:
+def draft_of_table(
+    source: Path | DatabaseQuery, person: str, *, header: bool = True, table: str | None = None
+) -> TableDraft:
     """Draft a table of histories: by its types, as `draft_of_file`, and by what all of its rows have alike.
 
     Args:
+        source: the file, or the query.
         person: the column that names the person of a row.
         header, table: as of `draft_of_file`.
 
     Raises:
         MissingData, BadRecords: if it cannot be read, has no rows, or a row has no person.
     """
-    path = Path(path)
-    columns, about = draft_of_file(path, header=header, table=table)
+    about: dict[str, Any] = {}
+    if isinstance(source, DatabaseQuery):
+        rows = rows_of(source)
+        columns, where, name = draft_of_rows(rows), rows.where, _table_of(source)
+    else:
+        columns, about = draft_of_file(source, header=header, table=table)
+        where, name = str(source), " ".join((table or source.name).split())
     named = [column.name for column in columns if column.name]
     if person not in named:
         near = suggest(person, named)
-        raise BadRecords(f"{path} has no column person={shortened(person)}: expected one of {listed(named)}{near}")
+        raise BadRecords(f"{where} has no column person={shortened(person)}: expected one of {listed(named)}{near}")
     # Only how the table is written counts here, so columns are of any type.
-    rows = table_source(path, TableSchema([column_of(name, {"type": "boolean"}) for name in named], TableKeys.of(about)))
+    rows = table_source(source, TableSchema([column_of(name, {"type": "boolean"}) for name in named], TableKeys.of(about)))
     others = [column for column in columns if column.name != person]
     alike = [column.name for column in others if column.name and column.fields["type"] != "drop"]
     several, fixed, days = _compare_rows(rows, person, alike)
-    return TableDraft(path, others, about, several, fixed, days)
+    return TableDraft(source, name, others, about, several, fixed, days)
+
+
+def _table_of(asked: DatabaseQuery) -> str:
+    """Return the name of the table that a query is of; "rows" where it is of several."""
+    try:
+        return one_table(asked.query, asked.system).table.text
+    except ValueError:
+        return "rows"
 
 
 def _compare_rows(rows: RowSource, person: str, names: list[str]) -> tuple[bool, frozenset[str], frozenset[str]]:
@@ -144,7 +164,7 @@ def draft_description(tables: Sequence[TableDraft], person: str, orders: Sequenc
         BadRecords: if none of the tables is one of rows, or two are of persons; or an order that is no time.
     """
     singles, rows = [one for one in tables if not one.has_several], [one for one in tables if one.has_several]
-    named = listed(one.path.name for one in singles)
+    named = listed(one.name for one in singles)
     if len(singles) > 1:
         raise BadRecords(
             f"{named}: each has one row for each {shortened(person)}: expected one table of persons; join them by "
@@ -158,8 +178,8 @@ def draft_description(tables: Sequence[TableDraft], person: str, orders: Sequenc
     for order in orders:
         if not any(order in one.names for one in rows):
             near = suggest(order, [name for one in rows for name in one.names])
-            raise BadRecords(f"order={shortened(order)}: {listed(one.path.name for one in rows)} has no such column{near}")
-    origin = listed(" ".join(one.path.name.split()) for one in tables)
+            raise BadRecords(f"order={shortened(order)}: {listed(one.name for one in rows)} has no such column{near}")
+    origin = listed(one.name for one in tables)
     lines = [
         f"# Drafted from {origin}. All of it is public: fill in every {OPEN} from public knowledge, not from the records.",
         '# Where values may be missing, add  missing: true  (and missing_values: ["?"], if a text says so).',
@@ -167,15 +187,16 @@ def draft_description(tables: Sequence[TableDraft], person: str, orders: Sequenc
         "# Nothing of histories is found privately: declare all bounds and values.",
         "# The number of records that is declared is that of persons. docs/how_to/release_histories.md has all keys.",
     ]
+    lines += _database(tables, folder)
     used = {PERSONS} | {name for one in tables for name in one.names}
     for one in singles:
         if not one.names:
-            raise BadRecords(f"{one.path} has no column beside {shortened(person)}: leave it out")
+            raise BadRecords(f"{one.name} has no column beside {shortened(person)}: leave it out")
         lines += [f"{PERSONS}:", *_indented(_table_head(one, folder, "key", person)), *_indented(_label())]
-        lines += _indented(table_lines(one.columns, one.about))
+        lines += _indented(table_lines(one.columns, one.about, finds=False))
     attributes = {name for one in singles for name in one.names}
     for one in rows:
-        name = one.path.name.split(".")[0] or "rows"
+        name = one.name.split(".")[0] or "rows"
         while name in used:
             name += "_rows"
         used.add(name)
@@ -199,7 +220,7 @@ def _rows_lines(
     fixed = table.fixed & names if is_alone else set()
     if not names - fixed:
         raise BadRecords(
-            f"{table.path} has no column in which the rows of a {shortened(person)} differ"
+            f"{table.name} has no column in which the rows of a {shortened(person)} differ"
             f"{'' if order is None else ', but for the times'}: expected one"
         )
     lines = _table_head(table, folder, "person", person)
@@ -209,11 +230,12 @@ def _rows_lines(
         lines += _order_lines(table, next(column for column in table.columns if column.name == order))
     about = dict(table.about)
     if fixed:
-        lines += [*_label(), *table_lines([column for column in columns if column.name in fixed], about, "fixed")]
+        of_persons = [column for column in columns if column.name in fixed]
+        lines += [*_label(), *table_lines(of_persons, about, "fixed", finds=False)]
         lines.insert(lines.index("fixed:") + 1, f"  # {_FIXED}")
         about = {}
     drafts = [_noted(column, attributes, table) for column in columns if column.name not in fixed]
-    return lines + table_lines(drafts, about)
+    return lines + table_lines(drafts, about, finds=False)
 
 
 def _noted(column: ColumnDraft, attributes: set[str], table: TableDraft) -> ColumnDraft:
@@ -248,7 +270,7 @@ def _order_lines(table: TableDraft, column: ColumnDraft) -> list[str]:
         reason = column.why.get("type", "") if kind == OPEN else f"is of type {kind}"
         advice = "; keep the day of each time in a column of its own" if kind == "datetime" else ""
         raise BadRecords(
-            f"order={shortened(column.name)}: the column of {table.path.name} {reason or 'has no type'}: expected dates or "
+            f"order={shortened(column.name)}: the column of {table.name} {reason or 'has no type'}: expected dates or "
             f"whole numbers, the times of rows{advice}"
         )
     without = ("missing", "missing_values", "decimals")
@@ -261,9 +283,24 @@ def _order_lines(table: TableDraft, column: ColumnDraft) -> list[str]:
     return ["start:", *_indented(start.lines), "gap:", *_indented(gap.lines), end]
 
 
+def _database(tables: Sequence[TableDraft], folder: Path) -> list[str]:
+    """Return the line of the database that queries are of; a file of SQLite is named from the folder of the description."""
+    for table in tables:
+        if isinstance(table.source, DatabaseQuery):
+            head, of_file, file = table.source.url.partition("sqlite:///")
+            return [f"url: {value_text(table.source.url if head or not of_file else of_file + _from(folder, Path(file)))}"]
+    return []
+
+
+def _from(folder: Path, path: Path) -> str:
+    return Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix()
+
+
 def _table_head(table: TableDraft, folder: Path, key: str, person: str) -> list[str]:
-    place = Path(os.path.relpath(table.path.resolve(), folder.resolve())).as_posix()
-    return [f"file: {value_text(place)}", f"{key}: {value_text(person)}"]
+    source = table.source
+    if isinstance(source, DatabaseQuery):
+        return [f"query: {value_text(source.query)}", f"{key}: {value_text(person)}"]
+    return [f"file: {value_text(_from(folder, source))}", f"{key}: {value_text(person)}"]
 
 
 def _label() -> list[str]:

@@ -77,6 +77,14 @@ class RowOrder:
         latest = latest if self.end is None else int(scale.tick(self.end))
         return column_of(self.name, kept | {"high": scale.declared(latest), "bins": 1})
 
+    def read_time(self, keep: Keep) -> Numeric:
+        """Return the column of times as it is read: a missing time, which no row may have, is told apart.
+
+        Where the last rows are kept, any time before them is read.
+        """
+        earliest = "0001-01-01" if self.start.type == "date" else -(2**53)
+        return self.time.with_values(missing=True, **({"low": earliest} if keep == "last" else {}))
+
     @property
     def last(self) -> int:
         """The tick at which the bins of times end: the declared one, or that of a second row, at the latest."""
@@ -371,12 +379,14 @@ def check_columns(place: str, table: TableSchema) -> None:
     Raises:
         BadSchema: for columns without bins, or none with two values.
     """
-    if table.layout.units:
+    try:
+        has_units = table.layout.units > 0
+    except BadSchema as error:
+        raise BadSchema(error.problem, error.column, error.key, place) from None
+    if has_units:
         raise BadSchema(
             "is learned as a number: expected bins (leave encoding out)", table.scaled[0].name, "encoding", place
         )
-    if not table.layout.groups:
-        raise BadSchema("no column has two values: expected something to learn", key="columns", place=place)
 
 
 def running(numbers: np.ndarray, persons: RowCounts) -> np.ndarray:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pyarrow as pa
 
+from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.data.conditions import Clause, Condition
 from lightning_dpgen.data.histories.decoding import Limits, decode_rows, draw_attributes
 from lightning_dpgen.data.histories.row_table import PersonRows, RowTable, check_columns
@@ -19,6 +20,7 @@ from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.data.names import quote
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.column import BadSchema
+from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.schema import TableSchema
 
 # The name of the table of persons.
@@ -257,8 +259,12 @@ def _by_choices(table: TableSchema, clause: Clause) -> Condition:
     """Return a condition that choices alone decide."""
     condition = table.condition(clause)
     if condition.test is not None:
+        column, expected = table.rules.columns[clause.column], "one on a category, or at the edges of bins"
+        if condition.group is not None and isinstance(column, Numeric):
+            begins = listed((column.scale.declared(low) for low, _ in column.ranges[1 : column.ordered]), 20)
+            expected = f"{clause.column}>=X, {clause.column}<X or both, where X begins a bin: {begins}"
         raise ValueError(
-            f"column {quote(clause.column)}: a condition on values within bins is not kept by histories: expected one on a "
-            "category, or at the edges of bins"
+            f"column {quote(clause.column)}: a condition on values within bins is not kept by histories: expected "
+            f"{expected}"
         )
     return condition

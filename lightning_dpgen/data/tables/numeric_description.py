@@ -46,10 +46,12 @@ _MOST_PIECES, _MOST_SPECIAL = 10_000, 1000
 _LARGEST = 2**52
 # A number as people write it, and YAML does not read it.
 _WITH_COMMA = re.compile(r"[+-]?\d[\d.,' ]*")
+MAY_BE_FOUND = "; low: private (and high) has them found"
 _RANGE = (
     "between which bounds does every possible record lie? Bounds as narrow as public knowledge allows cost the least "
-    "noise; low: private (and high) has them found"
+    f"noise{MAY_BE_FOUND}"
 )
+_TAIL = "Do most lie far below high, as amounts of money do? (transform: log, or edges)"
 _VALUE = {"type": ["number", "string"]}
 _BOUND = WithJsonSchema(
     {"anyOf": [{"type": "number"}, {"type": "string", "description": "a date or time, as 2021-12-31"}, {"const": PRIVATE}]}
@@ -294,14 +296,14 @@ class _NumbersDescription(NumericDescription):
 
 class IntegerDescription(_NumbersDescription):
     holds = "whole numbers within bounds"
-    decide = f"{_RANGE}. Does a code such as -1 occur? (special)"
+    decide = f"{_RANGE}. Does a code such as -1 occur? (special) {_TAIL}"
 
     type: Literal["integer"]
 
 
 class NumberDescription(_NumbersDescription):
     holds = "numbers within bounds"
-    decide = f"{_RANGE}. How many decimals do they have? (decimals)"
+    decide = f"{_RANGE}. How many decimals do they have? (decimals) {_TAIL}"
 
     type: Literal["number"]
 

@@ -50,6 +50,7 @@ from lightning_dpgen.data.tables.likely_rows import (
     title_rows,
 )
 from lightning_dpgen.data.tables.moment_form import MomentForm
+from lightning_dpgen.data.tables.numeric_description import MAY_BE_FOUND
 from lightning_dpgen.data.tables.scales import MOMENTS, Datetimes, Decimals, Integers, Scale, is_zone
 from lightning_dpgen.data.tables.schema_file import UNFILLED, value_text
 from lightning_dpgen.data.tables.schema_keys import KINDS
@@ -182,8 +183,14 @@ def draft_text(
     return "\n".join([*lines, *table_lines(columns, about or {})]) + "\n"
 
 
-def table_lines(columns: Sequence[ColumnDraft], about: Mapping[str, Any], key: str = "columns") -> list[str]:
-    """Return the lines of a table's keys and, under a key of their own, of its columns."""
+def table_lines(
+    columns: Sequence[ColumnDraft], about: Mapping[str, Any], key: str = "columns", *, finds: bool = True
+) -> list[str]:
+    """Return the lines of a table's keys and, under a key of their own, of its columns.
+
+    Args:
+        finds: whether bounds may be found privately.
+    """
     lines = [f"{name}: {_text(value)}{f'   # {_TOLD[name]}' if name in _TOLD else ''}" for name, value in about.items()]
     lines.append(f"{key}:")
     for column in columns:
@@ -192,7 +199,8 @@ def table_lines(columns: Sequence[ColumnDraft], about: Mapping[str, Any], key: s
             continue
         lines.append(f"  {_text(column.name)}:")
         if (kind := column.fields.get("type")) in KINDS:
-            lines.append(f"    # decide: {KINDS[kind].decide}")
+            decide = KINDS[kind].decide if finds else KINDS[kind].decide.replace(MAY_BE_FOUND, "")
+            lines.append(f"    # decide: {decide}")
         lines += [f"    {line}" for line in column.lines]
     return lines
 

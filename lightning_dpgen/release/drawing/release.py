@@ -161,7 +161,8 @@ class Release:
         """Draw n synthetic records: a table, or pictures (n, height, width), whole numbers to ``schema.layout.levels``.
 
         Series have the form and the names of columns of the file that they were learned from, so those of a long one are
-        ``length`` rows each (`written_series`); `table` has one a row in any case. A basket is a list of items.
+        ``length`` rows each (`written_series`); `table` has one a row in any case. A basket is a list of items. Histories
+        are a dict of frames, one a table, in which persons have numbers from 1.
 
         Args:
             n: number of records, 0 or more.

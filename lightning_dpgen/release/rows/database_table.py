@@ -107,6 +107,27 @@ def write_to_duckdb(path: Path, table: str, chunks: Iterable[pa.RecordBatch], co
         connection.execute(f"CREATE TABLE {quoted(table)} AS SELECT * FROM records")
 
 
+def write_tables_to_duckdb(path: Path, chunks: Iterable[pa.RecordBatch], tables: Mapping[str, WrittenRecords]) -> None:
+    """Write records as several tables of a new file of DuckDB; arguments are those of `write_to_sqlite`.
+
+    Raises:
+        BadRecords: if its library is missing.
+    """
+    import duckdb
+
+    with duckdb.connect(str(path.absolute())) as connection:
+        for name, table in tables.items():
+            connection.register("records", table.form.schema(table.columns).empty_table())
+            connection.execute(f"CREATE TABLE {quoted(name)} AS SELECT * FROM records")
+        before = 0
+        for chunk in chunks:
+            for name, table in tables.items():
+                for rows in map(table.form.values, table.rows([chunk], before)):
+                    connection.register("records", pa.Table.from_batches([rows]))
+                    connection.execute(f"INSERT INTO {quoted(name)} SELECT * FROM records")
+            before += chunk.num_rows
+
+
 def write_to_sqlite(path: Path, chunks: Iterable[pa.RecordBatch], tables: Mapping[str, WrittenRecords]) -> None:
     """Write records as several tables of a new file of SQLite, a chunk of records at a time.
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -91,6 +92,11 @@ class DrawSpec:
         """Draw the rows of a file of the records, or of some of them (`Release.sample_blocks`), a block at a time."""
         return self._written.rows(self.record_blocks(rows), 0 if rows is None else rows.start)
 
+    @cached_property
+    def related(self) -> dict[str, WrittenRecords]:
+        """The tables that records have together, by their names; none where they have one, or one is asked for."""
+        return {} if self.form is not None else kind_of(self.release.schema).related(self.release.schema)
+
     def record_blocks(self, rows: range | None = None) -> Iterator[pa.RecordBatch]:
         """Draw the records, one a row, or some of them (`Release.sample_blocks`), a block at a time."""
         return self.release.sample_blocks(self.n, self.seed, list(self.where), rows, self.balance)
@@ -110,6 +116,36 @@ class DrawSpec:
             declared = read_certificate(self.folder).get("declared")
             return declared if isinstance(declared, dict) else {}
         return {}
+
+
+def write_tables(folder: Path, draw: DrawSpec, escape: bool = True) -> list[str]:
+    """Write each of the tables that records have together to a file of a new folder, and return the names of the files.
+
+    Args:
+        folder: which is there whole, or not at all.
+        draw: its ending is one of `tables.OF_FOLDERS`.
+        escape: as of `tables.write_table`.
+
+    Raises:
+        ValueError: for a table whose name no file may have.
+        OSError, NotARelease, TooRare: as `RowsFolder.write`.
+    """
+    names = {table: f"{table}{draw.ending}" for table in draw.related}
+    if odd := [table for table, name in names.items() if Path(name).name != name or not name.isprintable()]:
+        raise ValueError(f"{odd[0]!r} is no name of a file: write one table at a time, by --form")
+    # Each table is drawn by itself, from the same numbers.
+    draw = draw if draw.seed is not None else replace(draw, seed=secrets.randbelow(2**63))
+    part = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part")
+    part.mkdir()
+    try:
+        for table, written in draw.related.items():
+            columns = written.columns.with_metadata(draw.release.arrow.metadata)
+            chunks = written.rows(draw.record_blocks(), 0)
+            write_table(part / names[table], chunks, columns, escape=escape, form=written.form)
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return list(names.values())
 
 
 # Rows of each file but the last.
