@@ -92,8 +92,8 @@ class Histories(Kind):
     name, schema, word = "histories", HistorySchema, "person"
     parts = "the attributes of a person, the columns of rows, and the largest numbers of rows"
     measured_networks, by_values = ("histories",), True
-    # A network draws each choice by itself, so rows would stand behind the last one.
-    trains = False
+    # Other networks draw each choice by itself, so rows would stand behind the last one.
+    trained_networks = ("autoregressive",)
 
     def source(self, spec: HistoriesSpec) -> Source:
         return HistoryFiles(spec)

@@ -35,7 +35,7 @@ class Kind(ABC):
         parts: the parts of a description, in words.
         discoverable: the parts of a description that may be found privately, in a word.
         measured_networks: the names of networks fitted to measured statistics, today's and those of earlier planners.
-        trains: whether networks of other kinds of records are trained on these, too.
+        trained_networks: the models (`model=...`) whose networks are trained on these records.
         components: the setting of how many components are fitted to what is measured.
         tabular: whether records are rows of cells, which are completed where some are empty.
         by_values: whether an evaluation compares records by their values, which bins of a model do not hide.
@@ -53,7 +53,7 @@ class Kind(ABC):
     parts: ClassVar[str] = "all that is declared of it"
     discoverable: ClassVar[str] = "values"
     measured_networks: ClassVar[tuple[str, ...]] = ()
-    trains: ClassVar[bool] = True
+    trained_networks: ClassVar[tuple[str, ...]] = ("vae", "rbm", "wgan", "own")
     components: ClassVar[str] = "model.components"
     tabular: ClassVar[bool] = False
     by_values: ClassVar[bool] = False

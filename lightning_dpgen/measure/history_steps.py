@@ -34,7 +34,7 @@ _SMOOTH = 1.0
 # training halves of two sets.
 _OWN = 3.5
 # Cells beyond which a table gets no more weight, and the weight of moments over that of all tables of their table of rows.
-_LARGE, _OF_MOMENTS = 300, 0.12
+_LARGE, _OF_MOMENTS = 300, 0.08
 # The evidence from which on a wide column follows from another one of the row; and how much of its margin is mixed in.
 _TIED, _BLUR = 6.0, 0.05
 # Cells of all persons for each step, up to which all are counted at once.

@@ -12,10 +12,11 @@ from torch import Tensor
 
 from lightning_dpgen.data.schema import first_difference
 from lightning_dpgen.models.generators import StackedGenerator
+from lightning_dpgen.models.history_network import HistoryNetwork
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 
-TRAINED = {"vae": StackedVAE, "rbm": StackedRBM, "wgan": StackedGenerator}
+TRAINED = {"vae": StackedVAE, "rbm": StackedRBM, "wgan": StackedGenerator, "autoregressive": HistoryNetwork}
 
 
 # Settings that say how a network is trained, and not which parameters it has.
@@ -95,6 +96,10 @@ def copy_components(network: Any, initial: Any, order: Sequence[int]) -> None:
         True
     """
     theirs: Mapping[str, Tensor] = initial.state_dict()
+    if network.k == initial.k == 1:
+        # A single component may have no dimension of its own.
+        network.load_state_dict(theirs)
+        return
     for name, ours in network.state_dict().items():
         if (cell := _CELL.fullmatch(name)) is not None:
             ours.copy_(theirs[f"{cell[1]}{order[int(cell[2])]}{cell[3]}"])

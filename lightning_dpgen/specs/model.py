@@ -114,6 +114,23 @@ class WGANSpec(NetworkSpec):
         return self.changed(**{name: value for name, value in values.items() if getattr(self, name) is None})
 
 
+class AutoregressiveSpec(NetworkSpec):
+    """A network of histories, which draws choice after choice: attributes of persons, numbers of rows, and row by row."""
+
+    title = "autoregressive network of histories"
+    sizes = ("hidden",)
+    own = (*sizes, "averaging", "optimizer", "momentum")
+
+    name: Literal["autoregressive"] = "autoregressive"
+    hidden: int = setting("units of the network of each column", 16, **WIDTH)
+    averaging: float = setting("the part of the released average of parameters that each step keeps", 0.95, ge=0, lt=1)
+    lr: float | None = setting("learning rate", gt=0, le=1e3, rule=lambda d: 2e-2, by_default="0.02")
+    steps: int | None = setting(
+        "the number of training steps, one lot each", ge=1, le=10**9, rule=lambda d: max(150, d.steps),
+        by_default="60 sqrt(s / 1400), 150 to 2000",
+    )  # fmt: skip
+
+
 class CustomSpec(TrainedSpec):
     """Your own LightningModule, which derives from lightning_dpgen.PrivateMixture and is made like VAE."""
 
@@ -199,5 +216,6 @@ class AutoSpec(Spec):
 
 
 ModelSpec = Annotated[
-    VAESpec | RBMSpec | WGANSpec | CustomSpec | MeasuredSpec | ClassifierSpec | AutoSpec, Field(discriminator="name")
+    VAESpec | RBMSpec | WGANSpec | AutoregressiveSpec | CustomSpec | MeasuredSpec | ClassifierSpec | AutoSpec,
+    Field(discriminator="name"),
 ]

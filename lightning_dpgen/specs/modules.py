@@ -17,7 +17,7 @@ from lightning_dpgen.privacy.planning.calibration import StageSpec
 from lightning_dpgen.release.bounds import check_numbers
 from lightning_dpgen.release.drawing.model_files import NETWORKS, rebuilt
 from lightning_dpgen.specs.custom import describe_error, import_by_name, options_of
-from lightning_dpgen.specs.model import CustomSpec, RBMSpec, WGANSpec
+from lightning_dpgen.specs.model import AutoregressiveSpec, CustomSpec, RBMSpec, WGANSpec
 from lightning_dpgen.specs.network import TrainedSpec, VAESpec
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.usage_error import UsageError
@@ -34,8 +34,9 @@ _KEYWORDS = ("n", "k", "bias", "lr", "seed", "log_every")
 
 def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
     """Refuse settings of a model that do not fit the records."""
-    if not kind_of(schema).trains:
-        raise UsageError(f"model: no network is trained on records of kind {schema.kind}; take model=measured")
+    if spec.name not in (trained := kind_of(schema).trained_networks):
+        known = " or ".join(f"model={name}" for name in ("measured", *trained))
+        raise UsageError(f"model={spec.name}: is not trained on records of kind {schema.kind}; take {known}")
     if getattr(spec, "network", None) == "deep_conv" and schema.dimensions != 2:
         raise UsageError(f"model.network=deep_conv: is for pictures, and data={source} has none; use model.network=dense")
     for name, words, dimensions in (("network", "pictures", (2,)), ("critic", "pictures and series", (1, 2))):
@@ -146,11 +147,12 @@ def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: A
 
 
 def _class_of(spec: TrainedSpec) -> type[PrivateMixture]:
+    from lightning_dpgen.plugins.history_module import HistoryModule
     from lightning_dpgen.plugins.rbm import RBM
     from lightning_dpgen.plugins.vae import VAE
     from lightning_dpgen.plugins.wgan import WGAN
 
-    return {VAESpec: VAE, RBMSpec: RBM, WGANSpec: WGAN}[type(spec)]
+    return {VAESpec: VAE, RBMSpec: RBM, WGANSpec: WGAN, AutoregressiveSpec: HistoryModule}[type(spec)]
 
 
 def _divergence(spec: VAESpec) -> Divergence:

@@ -43,7 +43,7 @@ from lightning_dpgen.specs.measured import (
     measured_specs,
     read_sets,
 )
-from lightning_dpgen.specs.model import AutoSpec, CustomSpec, MeasuredSpec, WGANSpec
+from lightning_dpgen.specs.model import AutoregressiveSpec, AutoSpec, CustomSpec, MeasuredSpec, WGANSpec
 from lightning_dpgen.specs.modules import check_custom, check_model, make_module, stage_of_training
 from lightning_dpgen.specs.network import TrainedSpec, VAESpec
 from lightning_dpgen.specs.privacy import AutoRuleSpec, DPNormSpec, make_rule
@@ -65,6 +65,8 @@ _NOT_KEPT = {"path", "url", "query", "schema_", "items", "memory_gib", "max_move
 _NOT_SHOWN = _NOT_KEPT | {"source", "n", "bins"}
 # The setting of the data that neither says what a record is nor changes what a first pass buys.
 _WORKLOAD = "workload"
+# The largest default share of means for a network of histories.
+_MEANS_OF_HISTORIES = 0.15
 _SPLIT_SHARES = ("moments_share", "lloyd_share", "means_share")
 
 
@@ -338,7 +340,7 @@ def _clips_nothing(rule: str, model: str) -> UsageError:
 
 def _complete(spec: RunSpec, schema: Schema, parts: Mapping[str, Part]) -> tuple[RunSpec, Defaults]:
     """Return the settings with what was left open filled in, and the defaults that this was done by."""
-    clusters = 1 if isinstance(spec.model, MeasuredSpec) else spec.split.k
+    clusters = 1 if isinstance(spec.model, MeasuredSpec | AutoregressiveSpec) else spec.split.k
     budget = (assumed_epsilon(spec), spec.privacy.delta, spec.data.most_rows)
     defaults = Defaults(spec.data.n, schema.layout, *budget, clusters=clusters)
     if isinstance(spec.model, MeasuredSpec):
@@ -369,6 +371,9 @@ def _complete_split(spec: RunSpec, parts: Mapping[str, Part], defaults: Defaults
     bought = (data.n_share, data.share_of_discovery, share_for_values(spec, parts), spec.privacy.fidelity_share)
     remaining_share = 1.0 - sum(share or 0.0 for share in bought)
     by_default = [name for name in _SPLIT_SHARES if getattr(spec.split, name) is None]
+    if isinstance(spec.model, AutoregressiveSpec) and "means_share" in by_default:
+        # Means say nothing of what follows from what, which a network of histories has to learn.
+        split = split.changed(means_share=min(split.means_share, _MEANS_OF_HISTORIES))
     return split.changed(**{name: getattr(split, name) * remaining_share for name in by_default})
 
 
@@ -377,6 +382,8 @@ def _complete_network(spec: RunSpec, schema: Schema, defaults: Defaults) -> Trai
     data, model = spec.data, spec.model
     if isinstance(model, CustomSpec):
         check_custom(model)
+    if isinstance(model, AutoregressiveSpec) and spec.split.k not in (None, 1):
+        raise UsageError(f"split.k={spec.split.k}: model={model.name} has one component; leave it out")
     model = complete_label(model, schema)
     solved = ["steps"] if model.noise is not None and spec.privacy.epsilon is not None else []
     if isinstance(model, VAESpec) and model.network != "dense":

@@ -312,6 +312,10 @@ RUNS = MEASURED | {
     "a table by a critic, and its label": Run(
         _own("model=wgan", *NETWORK, "model.label_share=0.3"), _table, _one_row_more, _parted_records,
     ),
+    "histories by a network": Run(
+        _own("model=autoregressive", "model.hidden=8", "model.steps=4", "model.rate=0.2"),
+        _histories, _one_history_more, _parted_records,
+    ),
     "baskets by a critic": Run(
         _own("model=wgan", *NETWORK, "clipping=quantile", "data.person=customer", "data.max_rows=2"),
         _baskets, _one_customer_more, _parted_records,

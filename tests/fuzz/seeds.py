@@ -20,12 +20,15 @@ import torch
 from PIL import Image
 
 from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.histories.row_table import RowTable
+from lightning_dpgen.data.histories.schema import HistorySchema
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.models.forests import StackedForests, StackedProducts
 from lightning_dpgen.models.gaussians import SeriesGaussians, StackedGaussians
 from lightning_dpgen.models.generators import StackedGenerator
+from lightning_dpgen.models.history_network import HistoryNetwork
 from lightning_dpgen.models.labelled import Crossing, LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.rbm import StackedRBM
@@ -53,6 +56,7 @@ LABELLED = parse_schema(
     "{label: c, columns: {a: {type: boolean}, b: {type: category, values: [x, y, z]}, c: {type: boolean}}}"
 )
 PICTURES = ImageSchema(4, 4, levels=16, classes=3)
+VISITS = RowTable("visits", parse_schema("columns: {ward: {type: category, values: [a, b, c]}}"), max_rows=2)
 CHOICES = parse_schema("columns: {a: {type: boolean}, b: {type: category, values: [x, y, z]}}")
 
 
@@ -88,6 +92,7 @@ def _bundles(folder: Path) -> dict[str, bytes]:
         "products": StackedProducts(items, 2),
         "labelled": LabelledNetwork(StackedProducts(TABLE, 2)),
         "forests": StackedForests(CHOICES, 2, [-1, 0]),
+        "histories": HistoryNetwork(HistorySchema(None, (VISITS,)), hidden=2),
         "crossed": LabelledNetwork(StackedForests(LABELLED, 2, [-1, 0, -1]), [Crossing((0, 1), ((0, 1), (0, 1, 1)))]),
     }
     made = {}

@@ -13,14 +13,18 @@ from marks import only
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
+from lightning_dpgen.data.histories.row_table import RowOrder, RowTable
+from lightning_dpgen.data.histories.schema import HistorySchema
 from lightning_dpgen.data.layout import Layout
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear
 from lightning_dpgen.gradients.terms import PerRecord
 from lightning_dpgen.models.critics import StackedCritic
 from lightning_dpgen.models.divergences import CodeEmbedding, make_kernel
 from lightning_dpgen.models.generators import StackedGenerator
+from lightning_dpgen.models.history_network import HistoryNetwork
 from lightning_dpgen.models.rbm import StackedRBM
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.sampling.lots import Lot
@@ -475,6 +479,15 @@ def _conv_critic(k: int, schema: Any, network: str) -> Case:
     return case
 
 
+def _history_network() -> Case:
+    """Make a network of histories of two tables, one in an order."""
+    persons, rows = (parse_schema(f"columns: {{{own}: {{type: category, values: [a, b, c]}}}}") for own in ("sex", "ward"))
+    days = RowOrder.of("day", {"type": "integer", "low": 0, "high": 9, "bins": 3}, {"high": 9, "bins": 2})
+    schema = HistorySchema(persons, (RowTable("visits", rows, 2, days), RowTable("orders", rows, 3)))
+    network = HistoryNetwork(schema, hidden=3, generator=torch.Generator().manual_seed(1))
+    return Case(network, network.loss, (schema.layout.width,))
+
+
 def _taped(make: Callable[[], Case]) -> Case:
     """Make the same case without its closed form."""
     case = make()
@@ -562,6 +575,7 @@ RULED: dict[str, Callable[[], Case]] = {
     **{f"deep convolutional vae k={k}": lambda k=k: _conv_vae(k, "deep_conv", filters=2) for k in (1, 3)},
     **{f"convolutional critic k={k}": lambda k=k: _conv_critic(k, PICTURES, "conv") for k in (1, 3)},
     **{f"convolutional critic of series k={k}": lambda k=k: _conv_critic(k, SERIES, "lstm") for k in (1, 3)},
+    "histories": _history_network,
     **{f"{name}, taped": lambda make=make: _taped(make) for name, make in CLOSED.items()},
     "stacked convolutions": _stacked_picture,
     "stacked, called twice": _stacked_twice,

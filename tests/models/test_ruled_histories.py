@@ -22,6 +22,7 @@ from lightning_dpgen.measure.history_steps import StepTable
 from lightning_dpgen.metrics.histories import broken_rules
 from lightning_dpgen.models.histories import PersonLevel, StackedHistories
 from lightning_dpgen.models.history_masks import barred_cells
+from lightning_dpgen.models.history_network import HistoryNetwork
 from lightning_dpgen.models.history_steps import Steps
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.privacy.account import Account
@@ -115,15 +116,25 @@ def _drawn(schema, n, seed, noise):
     return Mixture(network, torch.tensor([0.3, 0.7])).sample(n, generator)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_no_history_breaks_a_rule(seed):
+def _drawn_by_network(schema, n, seed, noise):
+    network, generator = HistoryNetwork(schema, hidden=4), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.normal_(0.0, noise, generator=generator)
+    return Mixture(network, torch.ones(1)).sample(n, generator)
+
+
+@pytest.mark.parametrize(
+    ("draw", "seed"), [*((_drawn, seed) for seed in range(40)), *((_drawn_by_network, seed) for seed in range(2, 40, 5))]
+)
+def test_no_history_breaks_a_rule(draw, seed):
     schema, rules = _schema(seed)
     again = HistorySchema.from_json(schema.as_json())
     assert again == schema and again.rules[0].texts == schema.rules[0].texts
     assert sorted(schema.rules[0].texts) == sorted(rules)
     level = PersonLevel(schema)
     for noise in (0.0, 1.0, 6.0):
-        drawn = _drawn(schema, 400, seed, noise)
+        drawn = draw(schema, 400, seed, noise)
         persons = level.encode(drawn).codes
         assert not any(none[persons[:, a], persons[:, b]].any() for a, b, none in level.impossible_pairs())
         people = schema.decode(drawn, np.random.default_rng(seed)).to_pylist()

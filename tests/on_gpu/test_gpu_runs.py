@@ -59,6 +59,17 @@ def _series(folder):
     ]  # fmt: skip
 
 
+def _histories(folder):
+    rows = np.random.default_rng(3)
+    (folder / "h.yaml").write_text(
+        "visits:\n  file: h.csv\n  person: patient\n  order: day\n  max_rows: 4\n  start: {type: integer, low: 0, high: "
+        "99}\n  gap: {high: 99}\n  columns: {ward: {type: category, values: [a, b, c]}}\n"
+    )
+    lines = [f"{who},{rows.integers(100)},{rows.choice(list('abc'))}\n" for who in range(N) for _ in range(1 + who % 3)]
+    (folder / "h.csv").write_text("patient,day,ward\n" + "".join(lines))
+    return ["data=histories", f"data.path={folder / 'h.yaml'}", f"data.n={N}", *DELTA]
+
+
 RUNS = {
     "pictures, vae": (_pictures, ["model.hidden=8"]),
     "pictures, vae, secure noise": (_pictures, ["model.hidden=8", "privacy.noise=secure"]),
@@ -89,6 +100,7 @@ RUNS = {
     "series, wgan, recurrent and convolutions": (
         _series, ["model=wgan", "model.network=lstm", "model.hidden=8", "model.critic=conv"],
     ),
+    "histories, autoregressive": (_histories, ["model=autoregressive", "model.hidden=4", "split.k=1"]),
     "no privacy": (_pictures, ["model.hidden=8", "privacy=off"]),
 }  # fmt: skip
 

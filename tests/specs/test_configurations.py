@@ -9,6 +9,7 @@ from lightning_dpgen.specs.settings import load_complete_settings
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "lightning_dpgen"
+HISTORIES = [f"data.path={ROOT / 'tests/data/visits.yaml'}", "data.n=5000"]
 POINTS = ["data.path=x.csv", "data.n=400", f"data.schema={ROOT / 'experiments/pinwheel.schema.yaml'}"]
 
 
@@ -26,7 +27,8 @@ def _overrides() -> list[list[str]]:
         case += {
             "images": ["data.path=x.npz", "data.n=5000", "data.height=4", "data.width=4"],
             "table": ["data.path=x.csv", "data.n=5000", f"data.schema={PACKAGE / 'data/bundled/adult.schema.yaml'}"],
-            "histories": [f"data.path={Path(__file__).parents[1] / 'data/visits.yaml'}", "data.n=5000"],
+            "histories": HISTORIES,
+            "autoregressive": ["data=histories", *HISTORIES],
             "baskets": ["data.path=x.dat", "data.n=5000", "data.items=1..20", "data.max_items=5"],
             "series": ["data.path=x.csv", "data.n=5000", "data.length=4", "data.low=0", "data.high=1"],
             "privae_pinwheel": POINTS,

@@ -26,7 +26,12 @@ KEPT = "kept_at_first_draw"
 # The model of tables of which pairs are not counted.
 COPULA = "copula"
 # Models without an encoder, in words.
-_NO_ENCODER = {"rbm_mixture": "Boltzmann machines", "wgan_mixture": "generators", PROJECTION: "projected rows"}
+_NO_ENCODER = {
+    "rbm_mixture": "Boltzmann machines",
+    "wgan_mixture": "generators",
+    "history_network": "an autoregressive network",
+    PROJECTION: "projected rows",
+}
 
 
 def measured_networks() -> set[str]:
