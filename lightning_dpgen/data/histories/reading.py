@@ -115,7 +115,9 @@ def read_histories(tables: HistoryTables, schema: HistorySchema, *, outside: str
         counted.update({f"{schema.prefix(table)}{what}": count for what, count in told.items()})
     by_key = np.array(sorted(range(n), key=lambda number: (type(keys[number]).__name__, keys[number])), np.int64)
     encoded, found = schema.joined(attributes, parts), HistoryValues(schema, by_values, tuple(values))
-    return Reading(encoded[by_key], None, dict(counted), found[by_key])
+    if (by_key != np.arange(n)).any():
+        encoded, found = encoded[by_key], found[by_key]
+    return Reading(encoded, None, dict(counted), found)
 
 
 def check_tables(tables: HistoryTables, schema: HistorySchema) -> None:
