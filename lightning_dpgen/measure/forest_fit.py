@@ -125,7 +125,10 @@ def fit_forest(
         # Components have something to tell: groups that surely go together beside those of edges, or labels.
         more = tables.label is not None or tables.sets or any(pair not in forest.edges for pair in forest.estimates)
         if not more:
-            begin, together, count, rate = _Logarithms.near(forest, k, seed), _TOGETHER[0], steps, _LR
+            # With few records the weight that holds components together outweighs all errors, and a fit would stay where
+            # components have begun. Groups of which none is tied to another have the shares that the tables say.
+            count = steps if forest.edges or forest.broken is not None else 0
+            begin, together, rate = _Logarithms.near(forest, k, seed, apart=False), _TOGETHER[0], _LR
         else:
             first_fits = {candidate: fitted_first(candidate) for candidate in forests}
             if len(forests) > 1:
@@ -215,13 +218,19 @@ class _Logarithms:
     tables: dict[int, Tensor]
 
     @classmethod
-    def near(cls, forest: Forest, k: int, seed: int) -> _Logarithms:
-        """Return those of components near rows that the estimates make likely."""
-        generator = torch.Generator().manual_seed(seed)
-        rows = torch.from_numpy(forest.rows(k, np.random.default_rng((seed, 2))))
-        tilts = _SPREAD * torch.randn(k, forest.layout.width, generator=generator)
-        for group, span in enumerate(forest.layout.spans):
-            tilts[torch.arange(k), span.start + rows[:, group]] += _BEGIN
+    def near(cls, forest: Forest, k: int, seed: int, *, apart: bool = True) -> _Logarithms:
+        """Return those of components near rows that the estimates make likely; or of components that are all alike.
+
+        Args:
+            apart: whether components are near rows.
+        """
+        tilts = torch.zeros(k, forest.layout.width)
+        if apart:
+            generator = torch.Generator().manual_seed(seed)
+            rows = torch.from_numpy(forest.rows(k, np.random.default_rng((seed, 2))))
+            tilts = _SPREAD * torch.randn(k, forest.layout.width, generator=generator)
+            for group, span in enumerate(forest.layout.spans):
+                tilts[torch.arange(k), span.start + rows[:, group]] += _BEGIN
         weights = torch.zeros(k)
         for component, (share, left) in enumerate(forest.forced(k // 4)):
             tilts[component, torch.from_numpy(~left)] = _FORCED
