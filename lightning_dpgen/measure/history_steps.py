@@ -146,18 +146,19 @@ def step_statistics(contrasts: Sequence[StepContrasts]) -> dict[str, Statistic]:
     return statistics
 
 
-def _tie(steps: Steps, name: str, feature: Feature, measured: Mapping[str, Measured]) -> Tensor:
+def _tie(table: Measured, margin: Tensor) -> Tensor:
     """Return the logarithms of the factors by which a column of a row makes choices of a wide one likelier.
+
+    Args:
+        table: the noisy counts of both.
+        margin: (choices of the wide one,) its shares.
 
     Returns:
         (choices of the column, choices of the wide one), 0 where noise hides that they have to do with each other.
     """
-    table = measured[steps.name_of(name, feature)]
     counts, deviation = table.sums.double().numpy(), max(table.deviation, 1e-6)
-    (alone,) = measured[steps.name_of(name, steps.features[name][0])].sums.double().numpy()
     total = max(float(counts.sum()), 1.0)
-    rows = nearest_shares(counts.sum(axis=1) / total)
-    columns = nearest_shares(alone / max(float(alone.sum()), 1.0))
+    rows, columns = nearest_shares(counts.sum(axis=1) / total), nearest_shares(margin.double().numpy())
     pair = NoisyPair(counts, deviation, rows, columns, total)
     if pair.evidence < _TIED:
         return torch.zeros(counts.shape, dtype=torch.float64)
@@ -170,12 +171,20 @@ def _tie(steps: Steps, name: str, feature: Feature, measured: Mapping[str, Measu
 class _Target:
     """The tables of one target while they are fitted."""
 
-    def __init__(self, steps: Steps, j: int, measured: Mapping[str, Measured], contrasts: ByContrasts | None) -> None:
+    def __init__(
+        self,
+        steps: Steps,
+        j: int,
+        measured: Mapping[str, Measured],
+        contrasts: ByContrasts | None,
+        margin: Tensor | None,
+    ) -> None:
         name, size, ordered = steps.targets[j]
         self.name, self._all = name, steps.features[name]
         self.features, self.ties = steps.fitted(name), {}
-        if name in steps.wide:
-            self.ties = {own.name: _tie(steps, name, own, measured) for own in self._all if own not in self.features}
+        if margin is not None:
+            of_row = (own for own in self._all if own not in self.features)
+            self.ties = {own.name: _tie(measured[steps.name_of(name, own)], margin) for own in of_row}
         self.contrasts = contrasts
         found = [measured[steps.name_of(name, feature)] for feature in self.features]
         rules = steps.schema.rules[steps.number]
@@ -275,6 +284,9 @@ def fit_steps(
         if steps.tables:
             moments = measured.get(steps.name_of_moments)
             by_contrasts = None if moments is None else ByContrasts(contrasts[number], moments)
+            for j, (name, _, _) in enumerate(steps.targets):
+                if name in steps.wide:
+                    network.first_of(number, j).copy_(contrasts[number].logarithms_of_first(name))
             _fit_table(network, number, weights, measured, by_contrasts, total, generator)
 
 
@@ -289,7 +301,10 @@ def _fit_table(
 ) -> None:
     """Fit the steps of one table of rows."""
     steps = network.steps[number]
-    targets = [_Target(steps, j, measured, contrasts) for j in range(len(steps.targets))]
+    targets = []
+    for j, (name, _, _) in enumerate(steps.targets):
+        margin = network.first_of(number, j).exp() if name in steps.wide else None
+        targets.append(_Target(steps, j, measured, contrasts, margin))
     # Where there are very many tables, noise in each is large, and a rough fit is as near.
     rounds = min(_ROUNDS, max(_ROUNDS // 3, _ROUNDS * _TABLES // len(steps.tables)))
     for turn in range(rounds):

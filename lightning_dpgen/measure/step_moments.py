@@ -14,13 +14,15 @@ from lightning_dpgen.measure.pair_estimates import Contrasts, contrasts
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.histories import PersonLevel
-from lightning_dpgen.models.history_steps import Steps, count_edges
+from lightning_dpgen.models.history_steps import Steps, column_of, count_edges
 
 # Bits of a person's moments, and the steps of a contrast between 0 and 1.
 _BITS, _STEPS = 31, 64
 # The most choices without an order that are told apart.
 _FEW = 12
 _AT_ONCE = 1 << 14
+# Shares that are less count as so much.
+_LEAST = 1e-6
 # The variance that weights of contrasts have beforehand; the share of the step before that is kept, and the longest step.
 _PRIOR, _KEPT, _LONGEST = 0.1, 0.6, 0.6
 
@@ -41,7 +43,7 @@ class StepContrasts:
     def __init__(self, steps: Steps, level: PersonLevel, shares: Sequence[np.ndarray]) -> None:
         self.steps, head = steps, level.heads[steps.number]
         table = steps.table
-        first_row = [own[:-1] for own in shares[head.stop - table.per_row : head.stop]]
+        self._first_row = first_row = [own[:-1] for own in shares[head.stop - table.per_row : head.stop]]
         # Persons with one row have no step.
         rows = shares[head.start].copy()
         rows[:2] = 0.0
@@ -60,6 +62,10 @@ class StepContrasts:
         self.targets = {
             name: table_of(name, size, ordered) for name, size, ordered in steps.targets if name not in steps.wide
         }
+
+    def logarithms_of_first(self, target: str) -> Tensor:
+        """Return the logarithms (choices,) of the shares of a column in first rows, up to a constant."""
+        return torch.from_numpy(np.log(np.maximum(self._first_row[column_of(target)], _LEAST)))
 
     @property
     def shape(self) -> tuple[int, int]:

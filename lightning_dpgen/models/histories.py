@@ -18,8 +18,9 @@ from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.history_masks import RowMasks, barred_starts, most_rows
 from lightning_dpgen.models.history_rows import DrawnRows, draw_rows
-from lightning_dpgen.models.history_steps import Steps, count_edges
+from lightning_dpgen.models.history_steps import Steps, column_of, count_edges
 from lightning_dpgen.models.outputs import chosen
+from lightning_dpgen.models.wide_columns import NEW, WideColumn
 
 # The most places in a bin of numbers of rows.
 _PLACES = 16
@@ -232,6 +233,8 @@ class StackedHistories(nn.Module):
         for t, steps in enumerate(self.steps):
             for j, (name, size, _) in enumerate(steps.targets):
                 self.register_buffer(f"level_{t}_{j}", torch.zeros(size))
+                if name in steps.wide:
+                    self.register_buffer(f"first_{t}_{j}", torch.zeros(size))
                 for i, feature in enumerate(steps.features[name]):
                     self.register_buffer(f"table_{t}_{j}_{i}", torch.zeros(steps.shape_of(feature, size)))
 
@@ -247,6 +250,10 @@ class StackedHistories(nn.Module):
         """Return the tables of a target, one for each feature."""
         name = self.steps[table].targets[target][0]
         return [self.get_buffer(f"table_{table}_{target}_{i}") for i in range(len(self.steps[table].features[name]))]
+
+    def first_of(self, table: int, target: int) -> Tensor:
+        """Return the logarithms (choices,) of the shares of a wide column in first rows."""
+        return self.get_buffer(f"first_{table}_{target}")
 
     def draw(self, component: Tensor, generator: torch.Generator) -> Tensor:
         """Draw the choices (n, groups), int64, of a record of each of these components (n,): on the CPU, in their order."""
@@ -282,12 +289,29 @@ class StackedHistories(nn.Module):
                 shares = self.persons.shares(group, component[wrong], codes[wrong]).clamp(min=1e-30)
                 shares = shares * ~barred[codes[wrong, number]]
                 codes[wrong, group] = chosen(shares, torch.rand(len(wrong), generator=generator))
+        for t in range(len(self.steps)):
+            self._tie_first_rows(t, codes, generator)
         self._keep_constraints(component, codes, generator)
         drawn, uniform = codes.numpy(), torch.rand(len(codes), generator=generator).numpy()
         attributes, heads = drawn[:, : self.schema.attributes], self.level.heads_of(drawn, uniform)
         for table, rules, head in zip(self.schema.tables, self.schema.rules, heads, strict=True):
             head[:, 0] = most_rows(rules, table, attributes, head)
         return attributes, heads
+
+    def _tie_first_rows(self, table: int, codes: Tensor, generator: torch.Generator) -> None:
+        """Draw wide columns of first rows again, given the other columns, where all rows have shown what goes together."""
+        steps, head = self.steps[table], self.level.heads[table]
+        start, rows = head.stop - steps.table.per_row, codes[:, head.start].nonzero()[:, 0].numpy()
+        for j, (name, _, _) in enumerate(steps.targets):
+            if name not in steps.wide or not len(rows):
+                continue
+            first, *ties = (own.numpy() for own in (self.first_of(table, j), *self.tables_of(table, j)[1:]))
+            column = WideColumn(steps, name, first, [np.zeros((1, len(first))), *ties])
+            if column.ties:
+                others = {f"now: {other}": codes[rows, start + column_of(other)].numpy() for other in column.ties}
+                none, uniform = np.full(len(rows), -1), torch.rand(len(rows), generator=generator).numpy()
+                drawn, _ = column.draw_new(none, np.full(len(rows), NEW), others, uniform, ())
+                codes[rows, start + column_of(name)] = torch.from_numpy(drawn)
 
     def _keep_constraints(self, component: Tensor, codes: Tensor, generator: torch.Generator) -> None:
         """Draw first times and columns of first rows again, given what is before them, where no row has these choices."""

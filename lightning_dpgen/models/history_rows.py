@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from lightning_dpgen.models.history_masks import RowMasks
-from lightning_dpgen.models.history_steps import Steps, mean_codes, share_codes
+from lightning_dpgen.models.history_steps import Steps, column_of, mean_codes, share_codes
 from lightning_dpgen.models.wide_columns import WideColumn, allowed_again, barred_kinds, known_choices
 
 
@@ -109,7 +109,7 @@ def draw_rows(
         known: dict[str, np.ndarray] = {}
         uniform, stuck = torch.rand(len(spans), len(who), generator=generator).numpy(), np.zeros(len(who), bool)
         for j, (name, span) in enumerate(spans.items()):
-            mask = None if name == "gap" else masks.barred(int(name.split()[-1]), who, place, last)
+            mask = None if name == "gap" else masks.barred(column_of(name), who, place, last)
             if name in steps.wide:
                 none = [own[:, codes[before]] for before, target, own in barred if target == name]
                 none += [] if mask is None else [mask]
@@ -182,9 +182,9 @@ class _State:
             self._ticks = middles[np.minimum(head[:, 1], len(middles) - 1)]
             self._lowest = np.maximum(table.order.lowest[0][np.minimum(head[:, 1], len(middles) - 1)], masks.earliest)
             self._before["before: gap"] = np.full(len(head), table.order.gap.choices)
-        self._rows_of = {name: [first[:, int(name.split()[-1])].astype(np.int32)] for name in steps.wide}
+        self._rows_of = {name: [first[:, column_of(name)].astype(np.int32)] for name in steps.wide}
         self._seen = {f"column {i}": np.zeros((self._sizes[i], len(head)), np.int16) for i in steps.remembered}
-        self._see(np.arange(len(head)), {name: first[:, int(name.split()[-1])] for name in self._seen})
+        self._see(np.arange(len(head)), {name: first[:, column_of(name)] for name in self._seen})
         self._totals = {i: np.zeros(len(head), np.int64) for i in self._most}
         self._numbers = {i: np.zeros(len(head), np.int64) for i in self._most}
 

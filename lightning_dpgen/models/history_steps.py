@@ -104,7 +104,7 @@ class Steps:
                     Feature(f"now: {other}", *rest) for other, *rest in columns if other not in self.wide
                 ]
                 continue
-            column = None if name == "gap" else int(name.split()[-1])
+            column = None if name == "gap" else column_of(name)
             if column is None:
                 # The distance before the second row is none.
                 own = [Feature("before: gap", size + 1, ordered)]
@@ -121,7 +121,7 @@ class Steps:
 
     def _tells_same(self, name: str) -> bool:
         """Return whether the row before counts anew for a column where a wide column has changed."""
-        return bool(self.wide) and name.startswith("column ") and not self.table.ordered_columns[int(name.split()[-1])]
+        return bool(self.wide) and name.startswith("column ") and not self.table.ordered_columns[column_of(name)]
 
     def before(self, name: str, codes: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the codes of a column in the row before; a column without an order has others where a wide one changed."""
@@ -129,7 +129,7 @@ class Steps:
         if not self._tells_same(name):
             return own
         changed = np.any([codes[f"now: same: {wide}"] != 1 for wide in self.wide], axis=0)
-        return own + changed * self.table.rows.layout.groups[int(name.split()[-1])]
+        return own + changed * self.table.rows.layout.groups[column_of(name)]
 
     def _size_of_mean(self, column: int) -> tuple[int, int]:
         size = self.table.rows.layout.groups[column]
@@ -176,8 +176,6 @@ class Steps:
         now = codes[f"now: {target}"]
         if feature.of_memory:
             return np.zeros_like(codes[feature.name]), codes[feature.name]
-        if target in self.wide:
-            return np.where(codes[f"new: {target}"] < 0, -1, codes[feature.name]), now
         if feature.name == f"before: {target}":
             # A record of the layout may say of a row that it is none, and counts for nothing there.
             there = codes[feature.name] < self._choices_of(target)
@@ -185,9 +183,7 @@ class Steps:
         return codes[feature.name], now
 
     def _choices_of(self, target: str) -> int:
-        return (
-            self.table.order.gap.choices + 1 if target == "gap" else self.table.rows.layout.groups[int(target.split()[-1])]
-        )
+        return self.table.order.gap.choices + 1 if target == "gap" else self.table.rows.layout.groups[column_of(target)]
 
     def names_of(self, target: str, feature: Feature) -> set[str]:
         """Return the names of all codes that a table is made of."""
@@ -295,6 +291,11 @@ def _earlier(persons: PersonRows, column: np.ndarray) -> np.ndarray:
     begins, earlier = np.flatnonzero(new), np.empty(len(order_of), np.int64)
     earlier[order_of] = np.arange(len(order_of)) - np.repeat(begins, np.diff(begins, append=len(order_of)))
     return earlier
+
+
+def column_of(name: str) -> int:
+    """Return the column of a row that a target, or a feature, is named for."""
+    return int(name.split()[-1])
 
 
 def count_edges(most: int, *, coarse: bool = False) -> np.ndarray:

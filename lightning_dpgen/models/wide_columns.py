@@ -86,7 +86,7 @@ class WideColumn:
         """Return the choices (n,), and which of them keep no constraint (n,).
 
         Args:
-            known: (n,) those that follow from the rows so far.
+            known: (n,) those that follow from the rows so far, of which new ones are others; -1 for none.
             kind: (n,).
             codes: of the columns of the row, each (n,).
             uniform: (n,) numbers.
@@ -97,7 +97,8 @@ class WideColumn:
             logits = np.tile(self._level[:, None], len(part))
             for column, own in self.ties.items():
                 logits += own.T[:, codes[f"now: {column}"][part]]
-            logits[known[part], np.arange(len(part))] = -np.inf
+            before = np.flatnonzero(known[part] >= 0)
+            logits[known[part[before]], before] = -np.inf
             for none in barred:
                 logits[none[:, part]] = -np.inf
             stuck = np.isneginf(logits).all(axis=0)
