@@ -14,12 +14,10 @@ from lightning_dpgen.measure.pair_estimates import Contrasts, contrasts
 from lightning_dpgen.measure.statistics import Statistic
 from lightning_dpgen.measure.workload import Measured
 from lightning_dpgen.models.histories import PersonLevel
-from lightning_dpgen.models.history_steps import Steps, column_of, count_edges
+from lightning_dpgen.models.history_steps import FEW, Steps, column_of, count_edges
 
 # Bits of a person's moments, and the steps of a contrast between 0 and 1.
 _BITS, _STEPS = 31, 64
-# The most choices without an order that are told apart.
-_FEW = 12
 _AT_ONCE = 1 << 14
 # Shares that are less count as so much.
 _LEAST = 1e-6
@@ -44,10 +42,7 @@ class StepContrasts:
         self.steps, head = steps, level.heads[steps.number]
         table = steps.table
         self._first_row = first_row = [own[:-1] for own in shares[head.stop - table.per_row : head.stop]]
-        # Persons with one row have no step.
-        rows = shares[head.start].copy()
-        rows[:2] = 0.0
-        known = {"rows": rows} | {f"attribute {i}": own for i, own in enumerate(shares[: level.of.attributes])}
+        known = {f"attribute {i}": own for i, own in enumerate(shares[: level.of.attributes])}
         known |= {f"column {i}": own for i, own in enumerate(first_row)}
         for i, other in enumerate(level.of.tables):
             coarse = np.searchsorted(count_edges(other.max_rows, coarse=True), level.edges[i], side="right") - 1
@@ -56,7 +51,7 @@ class StepContrasts:
         def table_of(name: str, size: int, ordered: int) -> np.ndarray:
             own = known.get(name, np.full(size, 1.0 / size))
             own = own / own.sum() if own.sum() > 0 else np.full(size, 1.0 / size)
-            return _whole(contrasts(own, ordered, _FEW), size)
+            return _whole(contrasts(own, ordered, FEW), size)
 
         self.features = {one.name: table_of(one.name, one.size, one.ordered) for one in steps.by_contrasts}
         self.targets = {
@@ -82,42 +77,29 @@ class StepContrasts:
             codes: of features and targets, each (S,).
         """
         n = int(who.max(initial=-1)) + 1
-        made = [own[codes[f"now: {name}"]] for name, own in self.targets.items()]
-        y = np.concatenate(made, axis=1) if made else np.zeros((len(who), 0))
-        of_persons, moving = [], []
-        for name, own in self.features.items():
-            values = own[codes[name]]
-            if self.steps.stays(name):
-                person = np.zeros((n, own.shape[1]))
-                person[who] = values
-                of_persons.append(person)
-            else:
-                moving.append(values)
-        x = np.concatenate([np.zeros((n, 0)), *of_persons], axis=1)
-        sums = np.stack([np.zeros(n), *(np.bincount(who, column, minlength=n) for column in y.T)], axis=1)[:, 1:]
-        z = np.concatenate([np.zeros((len(who), 0)), *moving], axis=1)
-        products = np.array([[np.bincount(who, one * column, minlength=n) for column in y.T] for one in z.T])
-        products = products.reshape(z.shape[1], y.shape[1], n)
-        squares = (x**2).sum(axis=1) * (sums**2).sum(axis=1) + (products**2).sum(axis=(0, 1))
-        usual = float(_STEPS) ** 4 * self.shape[0] * self.shape[1] * np.bincount(who, minlength=n)
-        # Below 2^62, which whole numbers hold; a float above it has no weight.
-        whole = np.minimum(np.maximum(np.ceil(np.maximum(squares, usual) * (1 + 1e-9)), 1.0), 2.0**62).astype(np.int64)
-        most = (1 << 2 * _BITS) // whole
+        x = np.zeros((n, self.shape[0]))
+        x[who] = np.concatenate([own[codes[name]] for name, own in self.features.items()], axis=1)
+        y = np.concatenate([own[codes[f"now: {name}"]] for name, own in self.targets.items()], axis=1)
+        sums = np.stack([np.bincount(who, column, minlength=n) for column in (*y.T, np.zeros(len(who)))], axis=1)[:, :-1]
+        # A length that is rounded up, by more than floats lose of it.
+        squares = np.ceil((x**2).sum(axis=1) * (sums**2).sum(axis=1) * (1.0 + 1e-9))
+        usual = float(_STEPS) ** 4 * math.prod(self.shape) * np.bincount(who, minlength=n)
+        divisor = np.maximum(np.maximum(squares, usual), 1.0)
+        most = np.where(divisor < 2.0 ** (2 * _BITS), (1 << 2 * _BITS) // np.minimum(divisor, 2.0**62).astype(np.int64), 0)
+        # Rounding may lead to the next whole number.
         weights = np.sqrt(most).astype(np.int64)
         weights -= weights**2 > most
-        # All are whole numbers below 2^53, so exact in float64.
-        found = np.concatenate([(weights[:, None] * x).T @ sums, products @ weights.astype(float)])
-        return found.astype(np.int64)
+        # Below 2^53, so exact in float64.
+        return ((weights[:, None] * x).T @ sums).astype(np.int64)
 
     def block(self, feature: str, target: str) -> tuple[slice, slice]:
         """Return the place of a feature and a target in `sums`."""
-        # Features that stay the same for a person come first.
-        order = sorted(self.features, key=lambda name: not self.steps.stays(name))
-        return _span(self.features, order, feature), _span(self.targets, list(self.targets), target)
+        return _span(self.features, feature), _span(self.targets, target)
 
 
-def _span(tables: Mapping[str, np.ndarray], order: Sequence[str], name: str) -> slice:
-    start = sum(tables[other].shape[1] for other in order[: order.index(name)])
+def _span(tables: Mapping[str, np.ndarray], name: str) -> slice:
+    names = list(tables)
+    start = sum(tables[other].shape[1] for other in names[: names.index(name)])
     return slice(start, start + tables[name].shape[1])
 
 

@@ -20,6 +20,8 @@ _FEW = 2
 _APART, _BIN = 16, 4
 # A column of more choices in no order is wide: a table of it by another column would be noise.
 _WIDE = 64
+# The fewest choices whose order contrasts tell, and the most choices in none that they tell apart.
+SHORTEST, FEW = 3, 12
 # Parts into which shares of one of two choices are cut.
 _SHARES = 4
 
@@ -32,7 +34,7 @@ class Feature:
         name: of the feature.
         size: the number of its choices.
         ordered: how many of its first choices are in an order.
-        by_contrasts: whether rows follow from it by a few contrasts alone, and not by each choice.
+        by_contrasts: whether rows follow from it by a few contrasts alone, and not by each choice; it stays for a person.
     """
 
     name: str
@@ -91,9 +93,12 @@ class Steps:
             f"rows of {other.name}": (i, count_edges(other.max_rows, coarse=True))
             for i, other in enumerate(schema.tables) if i != number
         }  # fmt: skip
-        common += [Feature(name, len(edges), len(edges), True) for name, (_, edges) in self._others.items()]
-        common += [Feature(f"attribute {i}", size, of_attributes[i], True) for i, size in enumerate(attributes)
-                   if size <= _WIDE or of_attributes[i]]  # fmt: skip
+        # Where nothing has contrasts, there is nothing that they would tell.
+        told = any(has_contrasts(size, ordered) for name, size, ordered in self.targets if name not in self.wide)
+        fixed = [(name, len(edges), len(edges)) for name, (_, edges) in self._others.items()]
+        fixed += [(f"attribute {i}", size, of_attributes[i]) for i, size in enumerate(attributes)
+                  if size <= _WIDE or of_attributes[i]]  # fmt: skip
+        common += [Feature(*own, told and has_contrasts(*own[1:])) for own in fixed]
         contrasted, common = ([own for own in common if own.by_contrasts == by] for by in (True, False))
         self.features: dict[str, list[Feature]] = {}
         few = len(rows.groups) <= _FEW
@@ -150,11 +155,6 @@ class Steps:
         if self.table.max_rows == 1 or not targets:
             return []
         return [feature for feature in self.features[targets[0]] if feature.by_contrasts]
-
-    @staticmethod
-    def stays(feature: str) -> bool:
-        """Return whether a feature stays the same for a person."""
-        return feature.startswith(("rows", "attribute "))
 
     def fitted(self, target: str) -> list[Feature]:
         """Return the features of a target whose tables are fitted cell by cell; to a wide one, none of the row itself."""
@@ -291,6 +291,16 @@ def _earlier(persons: PersonRows, column: np.ndarray) -> np.ndarray:
     begins, earlier = np.flatnonzero(new), np.empty(len(order_of), np.int64)
     earlier[order_of] = np.arange(len(order_of)) - np.repeat(begins, np.diff(begins, append=len(order_of)))
     return earlier
+
+
+def has_contrasts(size: int, ordered: int) -> bool:
+    """Return whether contrasts tell choices apart: those in an order, or few of them.
+
+    Args:
+        size: the number of choices.
+        ordered: how many of the first are in an order.
+    """
+    return ordered >= SHORTEST or 1 < size <= FEW
 
 
 def column_of(name: str) -> int:

@@ -147,6 +147,34 @@ def test_no_record_of_the_layout_moves_a_table_by_more_than_its_bound(name):
             assert float((statistic.sums(encoded[i : i + 1], none).double() * statistic.unit).norm()) <= statistic.bound
 
 
+@pytest.mark.parametrize("share", [0.1, 0.9])
+def test_moments_of_long_histories_of_many_columns_stay_within_their_bound(share):
+    """In exact numbers, also where lengths leave those that whole numbers of 64 bits hold."""
+    columns = {n: ", ".join(f"{n}{i}: {{type: integer, low: 0, high: 9, bins: 10}}" for i in range(60)) for n in "ac"}
+    persons, rows = (parse_schema(f"columns: {{{columns[name]}}}") for name in "ac")
+    schema = HistorySchema(persons, (RowTable("visits", rows, 1000),))
+    level, (steps,) = PersonLevel(schema), steps_of(schema)
+    shares = [np.append(share, np.full(size - 1, (1 - share) / (size - 1))) for size in level.layout.groups]
+    contrasts, largest = StepContrasts(steps, level, shares), 0
+    for choice in (0, 9):
+        for number in (1, 10, 300, 999):
+            codes = {
+                name: np.full(number, choice) for name in (*contrasts.features, *(f"now: column {i}" for i in range(60)))
+            }
+            moved = contrasts.sums(np.zeros(number, int), codes)
+            length = sum(own**2 for own in moved.flatten().tolist())
+            assert length <= 2**62
+            largest = max(largest, length)
+    assert largest > 0.95 * 2**62
+
+
+def test_attributes_that_no_contrast_tells_have_tables():
+    many = parse_schema("columns: {state: {type: category, values: [" + ", ".join(f"s{i}" for i in range(20)) + "]}}")
+    for persons, moments, table in ((many, False, True), (PERSONS, True, False)):
+        weights = weights_of_tables(HistorySchema(persons, (VISITS,)))
+        assert ("moments of steps" in weights) == moments and ("gap by attribute 0" in weights) == table
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3, 7, 99, 999])
 def test_a_history_is_scaled_to_a_length_of_one_and_no_more(steps):
     """However its steps are divided among cells: the largest whole weight, in exact numbers."""
