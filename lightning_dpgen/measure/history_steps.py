@@ -201,7 +201,9 @@ class _Target:
             d * math.sqrt(len(x)) / total for d, x, total in zip(self.deviations, self.noisy, self.totals, strict=True)
         ]
         self.best = min((i for i, feature in enumerate(self.features) if not feature.of_memory), key=noise.__getitem__)
-        base = self.noisy[self.best].sum(dim=0).clamp(min=_LEAST)
+        total = self.totals[self.best]
+        shares = nearest_shares(self.noisy[self.best].sum(dim=0).numpy() / total)
+        base = (torch.from_numpy(shares) * total).clamp(min=_LEAST)
         self.base = base / base.sum()
         self.level = self.base.log()
         self.tables = [torch.zeros_like(x) for x in self.noisy]
