@@ -237,6 +237,7 @@ def fit(
         raise ValueError(f"run_dir={shortened(run_dir)}: expected the path of a folder, or None for a fresh one")
     if not isinstance(progress, bool):
         raise ValueError(f"progress={shortened(progress)}: expected True or False")
+    _check_description(schema, tables is not None)
     place, described = _place_of(frame), None if tables is not None else schema_of(schema)
     if tables is None:
         place |= {"data.schema": "given", "data.person": person}
@@ -270,6 +271,30 @@ def fit(
         again = f"; to go on, call fit again with run_dir={str(folder.root)!r}" if folder.unfinished else ""
         raise KeyboardInterrupt(f"interrupted{again}") from None
     return Fitted(folder.root.absolute())
+
+
+def _check_description(schema: Any, of_histories: bool) -> None:
+    """Refuse what describes no histories where they are expected, and histories where a table is.
+
+    Raises:
+        ValueError: for either.
+    """
+    if not of_histories:
+        if (
+            isinstance(schema, Mapping)
+            and "columns" not in schema
+            and any(isinstance(own, Mapping) for own in schema.values())
+        ):
+            raise ValueError(
+                f"schema={shortened(schema)}: describes histories, so frame is expected to be a dict of their tables"
+            )
+        return
+    if not isinstance(schema, Mapping | str | Path):
+        raise ValueError(
+            f"schema={shortened(schema)}: expected the path of a description of histories, or what it says as a dict"
+        )
+    if not isinstance(schema, Mapping) and not Path(schema).is_file():
+        raise ValueError(f"schema={schema}: no such file: expected a description of histories")
 
 
 def _place_of(frame: Table | Tables) -> dict[str, Any]:

@@ -123,4 +123,4 @@ def paid_once(account: Account) -> dict[str, int]:
 def say_plan(run: Context, after: str = "") -> None:
     """Say that a run goes on, and by which plan."""
     run.reporter.say(f"going on with the run in {run.folder.root}{after}; its plan is now:")
-    run.reporter.say(budget_table(run.account.plan))
+    run.reporter.say(budget_table(run.account.plan, of_person=run.settings.spec.protects_persons))

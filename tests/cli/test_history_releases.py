@@ -175,3 +175,21 @@ def test_a_declared_number_that_is_far_off_is_told(folder, dpgen, tmp_path, monk
         and "120 persons take part; data.n=1,000" in out
         and "data.n=1,000 is far from the number of persons" in err
     )
+
+
+@pytest.mark.parametrize(
+    "given, told",
+    [
+        ((None, "no.yaml"), "schema=no.yaml: no such file"),
+        ((None, None), "schema=None: expected the path of a description"),
+        (("persons", yaml.safe_load(DESCRIPTION)), "expected to be a dict of their tables"),
+        (("visits alone", yaml.safe_load(DESCRIPTION)), "describes persons, visits, and the tables are persons"),
+    ],
+)
+def test_what_does_not_go_together_is_told(frames, tmp_path, given, told):
+    """A description and tables that do not fit are one line, before a run has a folder."""
+    which, schema = given
+    tables = {None: frames, "persons": frames["persons"], "visits alone": {"persons": frames["persons"]}}[which]
+    with pytest.raises(ValueError, match=told):
+        fit(tables, schema, epsilon=1.0, n=120, run_dir=tmp_path / "run", progress=False)
+    assert not (tmp_path / "run" / "release").exists()

@@ -175,7 +175,10 @@ class _Part:
 def _parts_of(tables: HistoryTables, schema: HistorySchema) -> tuple[_Part | None, list[_Part]]:
     """Return the table of persons, where there is one, and the tables of rows, in the order of the schema."""
     if set(tables.rows) != {table.name for table in schema.tables}:
-        raise ValueError(f"tables.rows={list(tables.rows)}: expected {[table.name for table in schema.tables]}")
+        expected = listed([table.name for table in schema.tables])
+        raise ValueError(
+            f"tables of rows: {listed(list(tables.rows)) or 'none'}: expected {expected}, as they are described"
+        )
     persons, parts = None, []
     if tables.persons is not None:
         if schema.persons is None:

@@ -189,7 +189,7 @@ class HistorySchema(Schema):
         """Return a condition on an attribute of persons, or on what any of their rows has, or none."""
         if clause.column in self._of_rows:
             ever, number, name = self._of_rows[clause.column]
-            found = _by_choices(self.tables[number].rows, Clause(name, clause.operator, clause.values))
+            found = _by_choices(self.tables[number].rows, Clause(name, clause.operator, clause.values), clause.column)
             return Condition(None, found.may, found.sure, fits=partial(self._has_row, number, found, ever))
         if self.persons is None:
             raise ValueError(f"column {quote(clause.column)}: persons have no attributes, on which conditions are set")
@@ -255,14 +255,19 @@ class HistorySchema(Schema):
         )
 
 
-def _by_choices(table: TableSchema, clause: Clause) -> Condition:
-    """Return a condition that choices alone decide."""
+def _by_choices(table: TableSchema, clause: Clause, given: str | None = None) -> Condition:
+    """Return a condition that choices alone decide.
+
+    Args:
+        given: the words that stand for the column in the condition; None for its name.
+    """
+    given = clause.column if given is None else given
     condition = table.condition(clause)
     if condition.test is not None:
         column, expected = table.rules.columns[clause.column], "one on a category, or at the edges of bins"
         if condition.group is not None and isinstance(column, Numeric):
             begins = listed((column.scale.declared(low) for low, _ in column.ranges[1 : column.ordered]), 20)
-            expected = f"{clause.column}>=X, {clause.column}<X or both, where X begins a bin: {begins}"
+            expected = f"{given}>=X, {given}<X or both, where X begins a bin: {begins}"
         raise ValueError(
             f"column {quote(clause.column)}: a condition on values within bins is not kept by histories: expected "
             f"{expected}"
