@@ -42,7 +42,7 @@ def _projected(account, folder):
 
 
 def _run(account, folder):
-    return Context(SimpleNamespace(), account, folder, Interrupts())
+    return Context(SimpleNamespace(spec=SimpleNamespace(protects_persons=False)), account, folder, Interrupts())
 
 
 # For each file: its fields beside the head of the ledger, and the function that goes on from it.
