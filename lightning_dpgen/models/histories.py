@@ -309,8 +309,10 @@ class StackedHistories(nn.Module):
             column = WideColumn(steps, name, first, [np.zeros((1, len(first))), *ties])
             if column.ties:
                 others = {f"now: {other}": codes[rows, start + column_of(other)].numpy() for other in column.ties}
-                none, uniform = np.full(len(rows), -1), torch.rand(len(rows), generator=generator).numpy()
-                drawn, _ = column.draw_new(none, np.full(len(rows), NEW), others, uniform, ())
+                uniform = torch.rand(len(rows), generator=generator).numpy()
+                drawn, _ = column.draw_new(
+                    np.zeros(len(rows), np.int64), np.full(len(rows), NEW), others, uniform, None, ()
+                )
                 codes[rows, start + column_of(name)] = torch.from_numpy(drawn)
 
     def _keep_constraints(self, component: Tensor, codes: Tensor, generator: torch.Generator) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from lightning_dpgen.models.history_masks import RowMasks
 from lightning_dpgen.models.history_steps import Steps, column_of, mean_codes, share_codes
-from lightning_dpgen.models.wide_columns import WideColumn, allowed_again, barred_kinds, known_choices
+from lightning_dpgen.models.wide_columns import WideColumn, allowed_again, barred_kinds, choices_seen, known_choices
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +82,10 @@ def draw_rows(
                 following[span] = own.T
             else:
                 moving.append((feature.name, span, own.T.copy()))
-    before_of = {feature.removeprefix("before: "): own for feature, span, own in moving
-                 if feature.startswith("before: column ") and span == spans[feature.removeprefix("before: ")]}  # fmt: skip
+    # With a wide column, the row before counts anew for a column where the wide one has changed, which is drawn first.
+    before_of = {name: own for feature, span, own in moving for name in few
+                 if steps.wide and feature == f"before: {name}" and name != "gap" and span == spans[name]}  # fmt: skip
+    moving = [own for own in moving if own[0].removeprefix("before: ") not in before_of or own[1] == spans.get("gap")]
     counts, state = head[:, 0].copy(), _State(steps, head, masks)
     places = list(spans)
     barred = [
@@ -103,10 +105,9 @@ def draw_rows(
         if order is not None:
             logits += time_table.take(codes["time"], axis=1)
         for feature, span, own in moving:
-            if not feature.startswith("before: column ") or not steps.wide:
-                logits[span] += own.take(codes[feature], axis=1)
+            logits[span] += own.take(codes[feature], axis=1)
         quarters: dict[str, np.ndarray] = {}
-        known: dict[str, np.ndarray] = {}
+        known, seen = dict[str, np.ndarray](), dict[str, np.ndarray]()
         uniform, stuck = torch.rand(len(spans), len(who), generator=generator).numpy(), np.zeros(len(who), bool)
         for j, (name, span) in enumerate(spans.items()):
             mask = None if name == "gap" else masks.barred(column_of(name), who, place, last)
@@ -114,12 +115,12 @@ def draw_rows(
                 none = [own[:, codes[before]] for before, target, own in barred if target == name]
                 none += [] if mask is None else [mask]
                 kind = codes[f"now: same: {name}"]
-                chosen, lost = wide[name].draw_new(known[name], kind, codes, uniform[j], none)
+                chosen, lost = wide[name].draw_new(known[name], kind, codes, uniform[j], seen[name], none)
                 stuck |= lost
                 codes |= {f"now: {name}": chosen, f"new: {name}": np.where(kind == 0, 0, -1)}
                 continue
             shares = logits[span]
-            if steps.wide and (own := before_of.get(name)) is not None:
+            if (own := before_of.get(name)) is not None:
                 shares += own.take(steps.before(name, codes), axis=1)
             if name in memories:
                 quarters[name] = state.quarters(name, who, place)
@@ -127,9 +128,11 @@ def draw_rows(
             if name == "gap" and masks.latest is not None:
                 shares[state.beyond(who, counts[who] - place - 1)] = -np.inf
             if name.startswith("same: "):
-                earlier = state.rows_of(name.removeprefix("same: "), who, place)
+                column = name.removeprefix("same: ")
+                earlier = state.rows_of(column, who, place)
                 allowed = allowed_again(earlier, mask)
-                mask = barred_kinds(earlier, allowed, mask)
+                seen[column] = choices_seen(earlier, table.rows.layout.groups[column_of(name)])
+                mask = barred_kinds(earlier, allowed, seen[column], mask)
             if mask is not None:
                 shares[mask] = -np.inf
             for before, target, own in barred:
@@ -143,11 +146,10 @@ def draw_rows(
             chosen = (sums[:-1] <= uniform[j] * sums[-1]).sum(axis=0)
             codes[f"now: {name}"] = chosen
             if name.startswith("same: "):
-                of = name.removeprefix("same: ")
-                known[of] = known_choices(chosen, earlier, allowed, uniform[j])
+                known[column] = known_choices(chosen, earlier, allowed, uniform[j])
                 kept = np.flatnonzero(chosen)
-                for column, own in wide[of].ties.items():
-                    logits[spans[column]][:, kept] += own[:, known[of][kept]]
+                for other, own in wide[column].ties.items():
+                    logits[spans[other]][:, kept] += own[:, known[column][kept]]
             if (following := now.get(f"now: {name}")) is not None:
                 logits[span.stop :] += following[span.stop :].take(chosen, axis=1)
         # Where columns drawn before leave a column no choice, the row is that before, which keeps all constraints; or there

@@ -23,18 +23,25 @@ def allowed_again(earlier: np.ndarray, barred: np.ndarray | None) -> np.ndarray:
     return others if barred is None else others & ~np.take_along_axis(barred, earlier, axis=0)
 
 
-def barred_kinds(earlier: np.ndarray, allowed: np.ndarray, barred: np.ndarray | None) -> np.ndarray:
+def choices_seen(earlier: np.ndarray, size: int) -> np.ndarray:
+    """Return which choices (size, n) persons have had, bool, from those so far (places, n)."""
+    seen = np.zeros((size, earlier.shape[1]), bool)
+    np.put_along_axis(seen, earlier, True, axis=0)
+    return seen
+
+
+def barred_kinds(earlier: np.ndarray, allowed: np.ndarray, seen: np.ndarray, barred: np.ndarray | None) -> np.ndarray:
     """Return the kinds (3, n) that the next row cannot have, bool.
 
     Args:
         earlier, allowed, barred: as for `allowed_again`, and what it returns.
+        seen: (choices, n), as of `choices_seen`.
     """
     kinds = np.zeros((3, earlier.shape[1]), bool)
     kinds[EARLIER] = ~allowed.any(axis=0)
+    kinds[NEW] = (seen if barred is None else seen | barred).all(axis=0)
     if barred is not None:
         kinds[SAME] = np.take_along_axis(barred, earlier[-1:], axis=0)[0]
-        # The last one is none that is new.
-        kinds[NEW] = (~barred).sum(axis=0) <= ~kinds[SAME]
     return kinds
 
 
@@ -81,15 +88,17 @@ class WideColumn:
         kind: np.ndarray,
         codes: Mapping[str, np.ndarray],
         uniform: np.ndarray,
+        seen: np.ndarray | None,
         barred: Sequence[np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the choices (n,), and which of them keep no constraint (n,).
 
         Args:
-            known: (n,) those that follow from the rows so far, of which new ones are others; -1 for none.
+            known: (n,) those that follow from the rows so far.
             kind: (n,).
             codes: of the columns of the row, each (n,).
             uniform: (n,) numbers.
+            seen: (choices, n) those of rows so far, of which none is new; None for no rows.
             barred: (choices, n) of each constraint, where a choice breaks it.
         """
         chosen, lost, new = known.copy(), np.zeros(len(known), bool), np.flatnonzero(kind == NEW)
@@ -97,8 +106,8 @@ class WideColumn:
             logits = np.tile(self._level[:, None], len(part))
             for column, own in self.ties.items():
                 logits += own.T[:, codes[f"now: {column}"][part]]
-            before = np.flatnonzero(known[part] >= 0)
-            logits[known[part[before]], before] = -np.inf
+            if seen is not None:
+                logits[seen[:, part]] = -np.inf
             for none in barred:
                 logits[none[:, part]] = -np.inf
             stuck = np.isneginf(logits).all(axis=0)

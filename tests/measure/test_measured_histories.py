@@ -47,6 +47,11 @@ WIDE = parse_schema(
     "columns: {ward: {type: category, values: [" + ", ".join(f"w{i}" for i in range(100)) + "]}, "
     "cost: {type: integer, low: 0, high: 99, bins: 5, missing: true}}"
 )
+WIDE_LAST = parse_schema(
+    "columns: {kind: {type: category, values: [a, b, c]}, ward: {type: category, values: ["
+    + ", ".join(f"w{i}" for i in range(100))
+    + "]}}"
+)
 DAYS = RowOrder.of("day", {"type": "integer", "low": 0, "high": 99, "bins": 6}, {"high": 60, "bins": 5})
 VISITS, SET = RowTable("visits", ROWS, 5, DAYS), RowTable("set", ROWS, 40, share=2.0)
 SCHEMAS = {
@@ -54,6 +59,7 @@ SCHEMAS = {
     "keys": HistorySchema(None, (VISITS,)),
     "sets": HistorySchema(PERSONS, (RowTable("set", ROWS, 5),)),
     "wide": HistorySchema(PERSONS, (RowTable("visits", WIDE, 5, DAYS),)),
+    "wide last": HistorySchema(PERSONS, (RowTable("visits", WIDE_LAST, 5, DAYS),)),
     "one row": HistorySchema(PERSONS, (RowTable("visits", ROWS, 1, DAYS),)),
     "two": HistorySchema(PERSONS, (RowTable("visits", ROWS, 3, DAYS), RowTable("set", ROWS, 4, share=2.0))),
     "long": HistorySchema(PERSONS, (VISITS, SET, RowTable("one", ROWS, 1, DAYS))),
@@ -272,7 +278,7 @@ def test_a_release_is_what_was_fitted(tmp_path, name):
     assert (own == other).all()
 
 
-@pytest.mark.parametrize("name", ["long", "wide"])
+@pytest.mark.parametrize("name", ["long", "wide", "wide last"])
 def test_features_of_what_is_drawn_are_those_of_what_is_read(name):
     """The steps of drawn histories have the codes that the same histories have when they are measured."""
     schema = SCHEMAS[name]
@@ -297,6 +303,32 @@ def test_features_of_what_is_drawn_are_those_of_what_is_read(name):
             parts = [fixed[name][rows.who] if name in fixed else rows.codes[name] for rows in drawn]
             assert (np.concatenate(parts)[order] == own).all(), name
         assert (np.bincount(who, minlength=300) == np.maximum(heads[number][:, 0] - 1, 0)).all()
+
+
+@pytest.mark.parametrize("name", ["whole", "wide", "wide last", "two"])
+def test_a_row_follows_from_each_of_its_features(name):
+    """A table that leaves a target one choice for each choice of a feature is obeyed by all rows that are drawn."""
+    schema, one = SCHEMAS[name], torch.zeros(60, dtype=torch.int64)
+    network = StackedHistories(schema, 1, [-1] * len(PersonLevel(schema).layout.groups))
+    for t, steps in enumerate(network.steps):
+        for j, (target, size, _) in enumerate(steps.targets):
+            # A choice that is earlier than the row before is not there for all.
+            size = 2 if target.startswith("same: ") else size
+            for i, feature in enumerate(steps.features[target]):
+                if feature.of_memory or target in steps.wide:
+                    continue
+                table = network.tables_of(t, j)[i]
+                rows = torch.arange(len(table))
+                table[rows, rows % size] = 50.0
+                attributes, heads = network.draw_persons(one, torch.Generator().manual_seed(1))
+                fixed, number = steps.of_persons(attributes, [head[:, 0] for head in heads]), 0
+                for drawn in network.rows_after(t, attributes, heads, torch.Generator().manual_seed(2)):
+                    codes = {own: values[drawn.who] for own, values in fixed.items()} | drawn.codes
+                    cells, now = steps.cells_of(codes, target, feature)
+                    assert (now == cells % size).all(), (target, feature.name)
+                    number += len(now)
+                assert number > 20
+                table.zero_()
 
 
 def test_rows_that_are_drawn_end_in_time():
