@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -74,7 +74,6 @@ class HistoryRecipe(Recipe):
     n: int
     steps_share: float | None = None
     seed: int = 0
-    _last: dict = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
