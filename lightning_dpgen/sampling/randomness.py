@@ -62,7 +62,10 @@ class randomness_of_their_own:
 
     def __enter__(self) -> None:
         self._states = [(generator, generator.get_state()) for generator in torch_generators()]
-        self._others = np.random.get_bit_generator(), random.getstate()
+        # Another context may be open, in another thread, and end before this one or after it: only the first of them puts
+        # NumPy's own generator back, or that of these contexts would stay.
+        bits = np.random.get_bit_generator()
+        self._others = None if bits is _numpy_generator() else bits, random.getstate()
         try:
             for generator, _ in self._states:
                 self._key(generator)
@@ -79,7 +82,8 @@ class randomness_of_their_own:
     def _put_back(self) -> None:
         for generator, state in self._states:
             generator.set_state(state)
-        np.random.set_bit_generator(self._others[0])
+        if self._others[0] is not None:
+            np.random.set_bit_generator(self._others[0])
         random.setstate(self._others[1])
 
 

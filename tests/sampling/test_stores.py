@@ -24,6 +24,7 @@ from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import PoissonLots
+from lightning_dpgen.sampling.randomness import randomness_of_their_own
 
 Row = namedtuple("Row", "x y")
 # A number that no message may hold.
@@ -356,3 +357,16 @@ def test_a_failing_item_leaves_the_generators_where_they_were():
     with pytest.raises(BadRecords, match="ZeroDivisionError"):
         store.take(np.array([8]))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("first_ends_first", [True, False])
+def test_contexts_of_two_threads_leave_numbers_of_numpy_as_they_were(first_ends_first):
+    """Read-ahead in one thread and a step in another overlap, and end in any order."""
+    before = np.random.get_bit_generator()
+    one, other = randomness_of_their_own(), randomness_of_their_own()
+    one.__enter__()
+    other.__enter__()
+    assert np.random.get_bit_generator() is not before
+    for context in (one, other) if first_ends_first else (other, one):
+        context.__exit__(None, None, None)
+    assert np.random.get_bit_generator() is before
