@@ -124,7 +124,7 @@ def weights_of_tables(schema: Any) -> dict[str, float]:
 
 
 def units_of_tables(schema: Any) -> dict[str, float]:
-    """Return of how many of its units the bound of each statistic of steps is."""
+    """Return the bound of each statistic of steps, in its units, by their names."""
     moments = {steps.name_of_moments for steps in steps_of(schema)}
     return {name: 1.0 / (StepMoments if name in moments else StepTable).unit for name in weights_of_tables(schema)}
 

@@ -166,7 +166,7 @@ class NoisyPair:
     def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
         """The amounts of each contrast of rows times one of columns, beyond independence, and their variances.
 
-        Counts tell it, and moments of the contrasts that are tested, each by its inverse variance.
+        Counts tell them, and so do moments of tested contrasts, each by its inverse variance.
         """
         first, second = (own.values for own in self.by or ())
         variances = self.deviation**2 * np.outer(np.square(first).sum(axis=0), np.square(second).sum(axis=0))
@@ -236,8 +236,9 @@ class NoisyPair:
         """Split the noise of moments, too: one part is seen, and the other one judges estimates.
 
         Returns:
-            What is seen; and a function of these differences (choices, choices), in records. It gives how much nearer they
-            are to moments than independence is, and how far from it, both in units of counts, squared.
+            The part that is seen; and a function of the differences (choices, choices) of an estimate from independence, in
+            records. It gives how much nearer to moments than independence the estimate is, and how far from it, both in
+            units of counts, squared.
         """
         if self.moments is None or self.by is None:
             return seen, lambda _: (0.0, 0.0)

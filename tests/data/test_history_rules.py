@@ -1,4 +1,4 @@
-"""Rules beyond one row: how a description states them, and what becomes of real histories that break one."""
+"""Rules beyond one row: a description states them, and real histories that break one are refused or cut."""
 
 import numpy as np
 import pandas as pd
