@@ -142,16 +142,9 @@ def _make_desk(ray: Any) -> Any:
 
 def _make_trainer(work: Any, trainer: TrainerSpec, use_gpu: bool, storage: str) -> Any:
     """Return Ray Train's trainer, which starts the workers once: a run that has lost one is begun again by its user."""
-    import pytorch_lightning as pl
     from ray.train import FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-    from ray.train.lightning import RayDDPStrategy
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    if not issubclass(RayDDPStrategy, pl.strategies.DDPStrategy):
-        raise UsageError(
-            "compute=ray: Ray Train uses the package lightning if it is installed, and this software uses "
-            "pytorch_lightning: uninstall lightning, or leave compute=ray out"
-        )
     return TorchTrainer(
         work,
         torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo"),
@@ -303,7 +296,9 @@ def take_part(desk: Any, argv: Sequence[str], root: Path, work_dir: str) -> None
         work_dir: the working directory of the command, from which relative paths are read.
     """
     import ray
-    import ray.train
+
+    # Before Lightning is imported here: Ray Train has a namespace of its choice, and ours follows it.
+    import ray.train.lightning
 
     rank = ray.train.get_context().get_world_rank()
     with redirect_stdout(_DeskStream(desk, "stdout")), redirect_stderr(_DeskStream(desk, "stderr")):

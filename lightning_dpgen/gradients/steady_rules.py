@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 
 # Packages whose code is trusted, and the property of Lightning that looks up a device.
-TRUSTED = {"torch", "functorch", "lightning_dpgen", "lightning_fabric.utilities.device_dtype_mixin"}
+_DEVICE_OF_LIGHTNING = {f"{fabric}.utilities.device_dtype_mixin" for fabric in ("lightning_fabric", "lightning.fabric")}
+TRUSTED = {"torch", "functorch", "lightning_dpgen"} | _DEVICE_OF_LIGHTNING
 # Modules of Python that keep nothing themselves.
 LIBRARY = {"contextlib", "functools", "collections", "_collections_abc", "abc", "enum", "types", "typing", "itertools"}
 # Code that is as trusted as what calls it.

@@ -9,11 +9,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.strategies import ModelParallelStrategy
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
-from pytorch_lightning.utilities.rank_zero import rank_zero_info
+from lightning_utilities.core.rank_zero import rank_zero_info
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,8 +19,9 @@ from lightning_dpgen.optim.averaging import ParameterAverage
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.automatic_module import AutomaticModule, StepOptions, check_optimizers, check_overrides
 from lightning_dpgen.plugins.lot_log import PUBLIC
+from lightning_dpgen.plugins.namespaces import Callback, MisconfigurationException, pl
 from lightning_dpgen.plugins.private_logs import PrivateLogs, changes_of_logs, close_logs
-from lightning_dpgen.plugins.trainer_checks import check_sharded, validate_trainer
+from lightning_dpgen.plugins.trainer_checks import check_sharded, shards_modules, validate_trainer
 from lightning_dpgen.plugins.training_ledger import go_on_from, record_of
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, NotInstalled, RanksDiffer
@@ -42,7 +40,7 @@ _WORTH_A_CURVE = 30.0
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class MomentsAccountant(pl.Callback):
+class MomentsAccountant(Callback):
     """The callback that watches over a private fit.
 
     At setup it refuses what would silently break privacy. It adopts a module with automatic optimization
@@ -133,7 +131,7 @@ class MomentsAccountant(pl.Callback):
         # Hooks of the module and not of this callback, since Lightning leaves callbacks out of weights-only checkpoints.
         for hook, more in zip(_HOOKS, (self._record, self._go_on), strict=True):
             _extend(module, hook, more)
-        if isinstance(trainer.strategy, ModelParallelStrategy):
+        if shards_modules(trainer):
             strategy: Any = trainer.strategy
             strategy.load_checkpoint = functools.partial(self._load, strategy.load_checkpoint)
 
@@ -144,7 +142,7 @@ class MomentsAccountant(pl.Callback):
         return load(*args, **kwargs)
 
     def _check_options(self, trainer: pl.Trainer) -> None:
-        if not isinstance(trainer.strategy, ModelParallelStrategy):
+        if not shards_modules(trainer):
             return
         if self._engine != "ghost" or self._options.averaging or self._options.micro_batch == "auto":
             raise MisconfigurationException(
@@ -240,7 +238,7 @@ class MomentsAccountant(pl.Callback):
         private = [optimizer for optimizer in trainer.optimizers if isinstance(optimizer, PrivateOptimizer)]
         for optimizer in private:
             optimizer.rehearse()
-        if isinstance(trainer.strategy, ModelParallelStrategy):
+        if shards_modules(trainer):
             self._sharded = private
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pytorch_lightning as pl
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from lightning_dpgen.gradients.engine_check import check_exact
@@ -27,6 +25,7 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.kept_values import GrowingLists, refuse_updated_metrics
 from lightning_dpgen.plugins.learning_rates import LearningRates
 from lightning_dpgen.plugins.lot_log import PRIVATE, Pace
+from lightning_dpgen.plugins.namespaces import MisconfigurationException, lightning_class, pl
 from lightning_dpgen.plugins.several_optimizers import (
     check_kinds,
     check_public,
@@ -528,7 +527,8 @@ def check_overrides(module: pl.LightningModule) -> None:
     Raises:
         MisconfigurationException: naming the hook.
     """
-    ignored = [name for name in _NOT_CALLED if getattr(type(module), name) is not getattr(pl.LightningModule, name)]
+    plain = lightning_class(module)
+    ignored = [name for name in _NOT_CALLED if getattr(type(module), name) is not getattr(plain, name)]
     if ignored:
         raise MisconfigurationException(
             f"{ignored[0]} is overridden, and is not called (or is handed many records) where a step is private: leave it "

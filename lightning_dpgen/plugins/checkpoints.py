@@ -6,14 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
-from lightning_fabric.plugins.io.checkpoint_io import CheckpointIO
-
+from lightning_dpgen.plugins.namespaces import Callback, pl
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.sampling.errors import BadRecords
 
 
-class DurableCheckpointIO(CheckpointIO):
+class DurableCheckpointIO(pl.plugins.CheckpointIO):
     """Checkpoints that are written beside their place and replaced in one move, so a crash leaves a whole one.
 
     Lightning's own are written to the system's temporary folder first. For ``Trainer(plugins=[DurableCheckpointIO()])``.
@@ -33,7 +31,7 @@ class DurableCheckpointIO(CheckpointIO):
         Path(path).unlink(missing_ok=True)
 
 
-class Checkpoints(pl.Callback):
+class Checkpoints(Callback):
     """The callback that saves the Trainer's state every so many steps and at the end, always under one name.
 
     A crash then loses the steps since the last checkpoint: they are spent, and not made again. Where records cannot be read

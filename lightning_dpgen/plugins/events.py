@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-from pytorch_lightning.loggers import TensorBoardLogger
-from pytorch_lightning.loggers.logger import Logger
-from pytorch_lightning.utilities.rank_zero import rank_zero_only
+from lightning_utilities.core.rank_zero import rank_zero_only
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.record_writer import RecordWriter
@@ -18,12 +16,13 @@ from torch.utils.tensorboard import SummaryWriter, summary
 
 from lightning_dpgen.common.folders import restrict
 from lightning_dpgen.plugins.lot_log import PUBLIC
+from lightning_dpgen.plugins.namespaces import pl
 
 # TensorBoard looks for this in the name of a file; its own writer adds time, host and process.
 NAME, _VERSION = "events.out.tfevents", "brain.Event:2"
 
 
-class PublicEvents(Logger):
+class PublicEvents(pl.loggers.Logger):
     """The logger that writes values under ``public/`` (bounds, epsilon by the plan, samples), and drops all others.
 
     All of it follows from released parameters and noisy numbers, so it tells no more than the epsilon of the whole run
@@ -96,7 +95,7 @@ def _new_file(folder: Path) -> BinaryIO:
     raise AssertionError("numbers do not end")
 
 
-class PrivateEvents(TensorBoardLogger):
+class PrivateEvents(pl.loggers.TensorBoardLogger):
     """Lightning's logger of all values, exact functions of records among them, in a folder and files that give no rights to
     others, under any umask."""
 

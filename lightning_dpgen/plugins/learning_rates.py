@@ -7,12 +7,11 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-import pytorch_lightning as pl
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import CyclicLR, LambdaLR, LRScheduler, MultiplicativeLR, ReduceLROnPlateau
 
+from lightning_dpgen.plugins.namespaces import MisconfigurationException, lightning_class, pl
 from lightning_dpgen.privacy.account import Account
 
 # Far more than rounding moves a sum of rates, and far less than one of them.
@@ -77,7 +76,7 @@ class LearningRates:
 
     def _is_of_torch(self, scheduler: Any) -> bool:
         hook = type(self._module).lr_scheduler_step
-        return hook is pl.LightningModule.lr_scheduler_step and all(
+        return hook is lightning_class(self._module).lr_scheduler_step and all(
             type(part).__module__ == lr_scheduler.__name__ and not isinstance(part, _TAKE_FUNCTIONS)
             for part in parts_of(scheduler)
         )

@@ -6,9 +6,7 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from lightning_dpgen.common.plain_text import check_legible
 from lightning_dpgen.gradients.clipping import ClippingRule
@@ -24,6 +22,7 @@ from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork, Mixture
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import check_noises
 from lightning_dpgen.plugins.lot_log import Pace, lot_numbers
+from lightning_dpgen.plugins.namespaces import MisconfigurationException, pl, warn_of_other_trainers
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import TRAINING
 from lightning_dpgen.privacy.planning.stage_spec import declared_records
@@ -91,6 +90,7 @@ class PrivateMixture(pl.LightningModule):
         micro_batch: MicroBatch = None,
     ) -> None:
         super().__init__()
+        warn_of_other_trainers(self)
         check_micro_batch(micro_batch)
         if not (isinstance(averaging, int | float) and 0.0 <= averaging < 1.0):
             raise ValueError(f"averaging={averaging!r}: expected a number from 0, below 1")

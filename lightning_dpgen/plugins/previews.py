@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytorch_lightning as pl
-from pytorch_lightning.loggers import TensorBoardLogger
-
 from lightning_dpgen.plugins.events import PublicEvents
 from lightning_dpgen.plugins.lot_log import PUBLIC
+from lightning_dpgen.plugins.namespaces import Callback, classes, pl
 from lightning_dpgen.release.drawing.release import Release
 from lightning_dpgen.release.rows.pictures import sheet
 
 
-class Previews(pl.Callback):
+class Previews(Callback):
     """The callback that writes a sheet of samples to TensorBoard every so many steps.
 
     The samples are functions of released parameters, so they cost nothing and are public.
@@ -33,8 +31,9 @@ class Previews(pl.Callback):
         self._shown = module.steps_taken
         picture = sheet(Release(module.mixture()))
         form = "HW" if picture.ndim == 2 else "HWC"
-        for logger in trainer.loggers:
+        loggers: list[Any] = trainer.loggers
+        for logger in loggers:
             if isinstance(logger, PublicEvents):
                 logger.log_picture("samples", picture, module.steps_taken)
-            elif isinstance(logger, TensorBoardLogger):
+            elif isinstance(logger, classes("loggers.TensorBoardLogger")):
                 logger.experiment.add_image(f"{PUBLIC}samples", picture, module.steps_taken, dataformats=form)

@@ -8,17 +8,13 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
-from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger
-from pytorch_lightning.loggers.logger import DummyLogger
-
 from lightning_dpgen.common.folders import FILE, restrict
 from lightning_dpgen.plugins.events import PublicEvents
 from lightning_dpgen.plugins.lot_log import PRIVATE, PUBLIC
+from lightning_dpgen.plugins.namespaces import classes, pl
 
 # Those that write to a disk of the curator's own.
-_FILES = (CSVLogger, TensorBoardLogger)
-_LOCAL = (*_FILES, PublicEvents)
+_FILES = ("loggers.CSVLogger", "loggers.TensorBoardLogger")
 # The beginnings of the names that a service is told: the last is that of a LearningRateMonitor.
 _PUBLIC = (PUBLIC, "lr-")
 # The files that they write, and the folder in which a Trainer puts its checkpoints beside these.
@@ -71,7 +67,7 @@ class PrivateLogs:
 
         return log
 
-    def _public_only(self, logger: Logger) -> Callable[..., None]:
+    def _public_only(self, logger: Any) -> Callable[..., None]:
         write = logger.log_metrics
 
         def log_metrics(metrics: Mapping[str, Any], step: int | None = None) -> None:
@@ -83,7 +79,7 @@ class PrivateLogs:
 
         return log_metrics
 
-    def _warn(self, logger: Logger) -> None:
+    def _warn(self, logger: Any) -> None:
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
@@ -94,7 +90,7 @@ class PrivateLogs:
             )
 
 
-def close_logs(loggers: Iterable[Logger], *, ended: bool = False) -> None:
+def close_logs(loggers: Iterable[Any], *, ended: bool = False) -> None:
     """Take the rights of others off what loggers write to files: the folder of a run, or its logs in a folder of more.
 
     Numbers under ``private/`` in them are exact functions of a few records. Call it before the first of these, when
@@ -106,7 +102,7 @@ def close_logs(loggers: Iterable[Logger], *, ended: bool = False) -> None:
     loggers = list(loggers)
     if ended:
         for logger in loggers:
-            if isinstance(logger, _FILES):
+            if _writes_files(logger):
                 logger.save()
     for folder in _folders(loggers):
         written = [path for path in folder.iterdir() if any(fnmatch(path.name, name) for name in _WRITTEN)]
@@ -118,18 +114,24 @@ def close_logs(loggers: Iterable[Logger], *, ended: bool = False) -> None:
                     path.chmod(FILE)
 
 
-def changes_of_logs(loggers: Iterable[Logger]) -> list[int]:
+def changes_of_logs(loggers: Iterable[Any]) -> list[int]:
     """Return when the folders of loggers have last got another file, in nanoseconds, for those that write files."""
     return [folder.stat().st_mtime_ns for folder in _folders(loggers)]
 
 
-def _folders(loggers: Iterable[Logger]) -> Iterator[Path]:
+def _folders(loggers: Iterable[Any]) -> Iterator[Path]:
     for logger in loggers:
         # A logger without a folder of its own writes into the working directory, which is not closed.
-        if isinstance(logger, _FILES) and logger.log_dir and (folder := Path(logger.log_dir)).is_dir():
+        if _writes_files(logger) and logger.log_dir and (folder := Path(logger.log_dir)).is_dir():
             yield folder
 
 
-def _is_local(logger: Logger) -> bool:
+def _writes_files(logger: Any) -> bool:
+    return any(isinstance(logger, classes(name)) for name in _FILES)
+
+
+def _is_local(logger: Any) -> bool:
     # A TensorBoardLogger writes to a bucket, too, and a Trainer has a DummyLogger in a dry run, which writes nothing.
-    return type(logger) is DummyLogger or (isinstance(logger, _LOCAL) and "://" not in str(logger.save_dir or ""))
+    return type(logger) in classes("loggers.logger.DummyLogger") or (
+        (_writes_files(logger) or isinstance(logger, PublicEvents)) and "://" not in str(logger.save_dir or "")
+    )

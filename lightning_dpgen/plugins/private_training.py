@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pytorch_lightning as pl
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
+from torch import nn
 from torch.optim import Optimizer
 
 from lightning_dpgen.gradients.clipping import ClippingRule
@@ -22,6 +21,7 @@ from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.automatic_module import StepOptions
 from lightning_dpgen.plugins.learning_rates import parts_of
+from lightning_dpgen.plugins.namespaces import MisconfigurationException, pl
 from lightning_dpgen.plugins.training_ledger import digest_of, open_account
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import PLD
@@ -234,7 +234,7 @@ class PrivateTraining:
 
     def release(
         self,
-        model: pl.LightningModule,
+        model: nn.Module,
         folder: str | Path,
         *,
         data: str = "records",

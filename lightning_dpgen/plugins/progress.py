@@ -6,10 +6,9 @@ import sys
 from contextlib import ExitStack
 from typing import Any
 
-import pytorch_lightning as pl
-
 from lightning_dpgen.common import pace
 from lightning_dpgen.plugins.accountant import MomentsAccountant
+from lightning_dpgen.plugins.namespaces import pl
 
 
 class PrivateProgress(pl.callbacks.ProgressBar):

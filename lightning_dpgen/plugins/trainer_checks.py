@@ -6,13 +6,10 @@ import re
 import sys
 from typing import Any
 
-import pytorch_lightning as pl
-from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy, Strategy
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
-
 from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.gradients.shards import check_policies, has_shards
 from lightning_dpgen.plugins.lot_log import PUBLIC
+from lightning_dpgen.plugins.namespaces import MisconfigurationException, classes, pl
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import TRAINING
 
@@ -98,7 +95,7 @@ def _check_callback(callback: pl.Callback) -> None:
             f"{name}(monitor={monitor!r}) selects by a number computed from records, whose cost is in no plan: leave it "
             "out, or log what is computed from synthetic or public data under public/"
         )
-    for setting in ("filename", "CHECKPOINT_NAME_LAST") if isinstance(callback, pl.callbacks.Checkpoint) else ():
+    for setting in ("filename", "CHECKPOINT_NAME_LAST") if isinstance(callback, classes("callbacks.Checkpoint")) else ():
         template = getattr(callback, setting, None) or ""
         names = _IN_BRACES.findall(template)
         if private := [x for x in names if x not in ("epoch", "step") and not x.startswith(PUBLIC)]:
@@ -134,12 +131,12 @@ _REFUSED_CALLBACKS = {
 }
 
 
-def _check_strategy(strategy: Strategy) -> None:
+def _check_strategy(strategy: Any) -> None:
     """Refuse a strategy in which no device sees the whole gradient of a record."""
     name = type(strategy).__name__
-    if type(strategy) is SingleDeviceStrategy:
+    if type(strategy) in classes("strategies.SingleDeviceStrategy"):
         return
-    if type(strategy) is ModelParallelStrategy:
+    if type(strategy) in classes("strategies.ModelParallelStrategy"):
         if strategy._tensor_parallel_size != 1:
             raise MisconfigurationException(
                 f"ModelParallelStrategy of {strategy._data_parallel_size} x {strategy._tensor_parallel_size} ranks (data x "
@@ -148,7 +145,7 @@ def _check_strategy(strategy: Strategy) -> None:
             )
         return
     # DeepSpeed's is a subclass, and so is that of Ray Train, which differs in where its processes come from.
-    if not isinstance(strategy, DDPStrategy) or type(strategy) not in (DDPStrategy, _ray_strategy()):
+    if type(strategy) not in (*classes("strategies.DDPStrategy"), _ray_strategy()):
         raise MisconfigurationException(
             f"strategy={name}: expected 'auto', 'ddp' or one of its forms, RayDDPStrategy, or ModelParallelStrategy with "
             "fully_shard, in which a device clips whole gradients of its records (FSDP1, DeepSpeed and tensor parallelism "
@@ -171,13 +168,18 @@ def _ray_strategy() -> type | None:
     return getattr(sys.modules.get("ray.train.lightning"), "RayDDPStrategy", None)
 
 
+def shards_modules(trainer: pl.Trainer) -> bool:
+    """Return True if the strategy of a Trainer leaves a part of each parameter with each rank."""
+    return isinstance(trainer.strategy, classes("strategies.ModelParallelStrategy"))
+
+
 def check_sharded(trainer: pl.Trainer, module: pl.LightningModule) -> None:
     """Refuse a network that is sharded in a way that is not covered, or not sharded where its strategy says so.
 
     Raises:
         MisconfigurationException: saying what to change.
     """
-    by_strategy = isinstance(trainer.strategy, ModelParallelStrategy)
+    by_strategy = shards_modules(trainer)
     if by_strategy != has_shards(module):
         raise MisconfigurationException(
             "ModelParallelStrategy without a sharded layer: call fully_shard on layers and on the network in "

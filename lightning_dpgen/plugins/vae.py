@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from lightning_dpgen.data.schema import Schema
@@ -22,6 +21,7 @@ from lightning_dpgen.models.divergences import DIVERGENCES, GRADIENTS_OF_GROUPS,
 from lightning_dpgen.models.networks import check_sizes
 from lightning_dpgen.models.vae import OfGroups, StackedVAE
 from lightning_dpgen.plugins.mixture import PrivateMixture
+from lightning_dpgen.plugins.namespaces import MisconfigurationException
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.sampling.lots import Lot
 

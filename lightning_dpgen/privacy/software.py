@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError, version
 
 from lightning_dpgen.privacy.errors import NotInstalled
 
-_PACKAGES = (
-    "lightning_dpgen", "torch", "pytorch-lightning", "opacus", "dp-accounting", "cryptography", "numpy", "scikit-learn",
-)  # fmt: skip
+_PACKAGES = ("lightning_dpgen", "torch", "opacus", "dp-accounting", "cryptography", "numpy", "scikit-learn")
+# The packages that Lightning comes in, with the module that a program which uses it has imported.
+_LIGHTNING = {"pytorch-lightning": "pytorch_lightning", "lightning": "lightning.pytorch"}
 # The variables by which launchers say it, in the order in which Lightning asks.
 _SAID_BY = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
 
@@ -22,7 +23,8 @@ def versions() -> dict[str, str]:
     Raises:
         NotInstalled: for a package that is only on the path.
     """
-    return {name: installed_version(name) for name in _PACKAGES} | {"python": platform.python_version()}
+    lightning = [name for name, module in _LIGHTNING.items() if module in sys.modules]
+    return {name: installed_version(name) for name in (*_PACKAGES, *lightning)} | {"python": platform.python_version()}
 
 
 # Each certificate and run asks for eight of them.

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.loggers import Logger
 
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.models.mixture import Mixture
@@ -23,6 +21,7 @@ from lightning_dpgen.plugins.accountant import LEDGER, MomentsAccountant
 from lightning_dpgen.plugins.checkpoints import Checkpoints, DurableCheckpointIO
 from lightning_dpgen.plugins.events import PrivateEvents, PublicEvents
 from lightning_dpgen.plugins.mixture import PrivateMixture
+from lightning_dpgen.plugins.namespaces import pl
 from lightning_dpgen.plugins.previews import Previews
 from lightning_dpgen.plugins.progress import PrivateProgress
 from lightning_dpgen.plugins.split import PrivateSplitDataModule
@@ -117,7 +116,7 @@ def fit(run: Context, module: PrivateMixture, data: PrivateSplitDataModule, chec
     ]
     if options.previews_every != 0:
         callbacks.append(Previews(options.previews_every or _between_previews(steps)))
-    loggers: list[Logger] = [PrivateEvents(folder.private, name="", version=folder.tensorboard.name)]
+    loggers: list[Any] = [PrivateEvents(folder.private, name="", version=folder.tensorboard.name)]
     if account.private:
         loggers.append(PublicEvents(folder.public))
     trainer = pl.Trainer(
@@ -169,14 +168,16 @@ def _between_previews(steps: int) -> int:
 @contextmanager
 def quiet_lightning() -> Iterator[None]:
     """Silence Lightning's banner and its advice on dataloaders and logging, none of which concerns this program."""
-    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning.pytorch", "lightning_fabric")]
+    loggers = [
+        logging.getLogger(name)
+        for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric")
+    ]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:
             logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="pytorch_lightning")
-            warnings.filterwarnings("ignore", module="lightning_fabric")
+            warnings.filterwarnings("ignore", module=r"(pytorch_lightning|lightning_fabric|lightning)(\.|$)")
             # Said before anything was spent.
             warnings.filterwarnings("ignore", message="split.k=")
             warnings.filterwarnings("ignore", message="n=")
