@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 PLAIN, JOINT = "pytorch_lightning", "lightning.pytorch"
-# Whether the program had imported a Lightning before it imported this.
+# True if the program had imported a Lightning before it imported this.
 _IS_TOLD = not sys.modules.keys().isdisjoint((PLAIN, JOINT))
 
 

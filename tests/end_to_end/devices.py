@@ -3,22 +3,23 @@
     python tests/end_to_end/devices.py DEVICES STRATEGY FOLDER [NUM_NODES]
 
 Each rank that reaches the end writes its results into FOLDER. `ODD=RANK` gives that rank another plan, `PRECISION` is the
-Trainer's.
+Trainer's, and `LIGHTNING` the namespace of both.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
 from pathlib import Path
 
-import pytorch_lightning as pl
 import torch
 
 from lightning_dpgen import Account, DPNorm, MomentsAccountant, PrivateOptimizer, make_plan, poisson_loader, training_stage
 from lightning_dpgen.release.weights import release_weights
 
+pl = importlib.import_module(os.environ.get("LIGHTNING", "pytorch_lightning"))
 N, RATE, STEPS, RULE = 600, 0.2, 60, DPNorm(c_max=8.0)
 
 

@@ -216,6 +216,15 @@ def test_anybodys_module(tmp_path, launcher, precision):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("launcher", LAUNCHERS.values(), ids=LAUNCHERS)
+def test_anybodys_module_of_the_other_namespace(tmp_path, launcher):
+    pytest.importorskip("lightning")
+    status, _, err = _fit(tmp_path, launcher=launcher, LIGHTNING="lightning.pytorch")
+    assert status == 0, err[-2000:]
+    _released(tmp_path, ranks=2)
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.device_count() < 1, reason="needs a GPU")
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_anybodys_module_on_gpus(tmp_path, precision):
