@@ -34,9 +34,8 @@ class Flow(pl.LightningModule):
 
 table = (make_table(2000),)
 model = Flow()
-buffers = [name for name, _ in model.named_buffers()]  # the masks of the autoregressive layers, which are public
-private = PrivateTraining(
-    table, n=2000, epsilon=4, delta=1e-5, sample_rate=0.1, steps=40, clipping=Fixed(1.0), public=buffers
+private = PrivateTraining(  # frozen are the masks of the autoregressive layers, which are public
+    table, n=2000, epsilon=4, delta=1e-5, sample_rate=0.1, steps=40, clipping=Fixed(1.0), public="frozen"
 )
 trainer = pl.Trainer(max_epochs=1, callbacks=[private.callback()], logger=False, enable_checkpointing=False)
 trainer.fit(model, private.loader())

@@ -32,9 +32,8 @@ class Probe(pl.LightningModule):
 
 digits, model = load_digits(), Probe()
 records = torch.tensor(digits.images[:, None] / 16, dtype=torch.float32), torch.tensor(digits.target)
-public = [f"backbone.{name}" for name in model.backbone.state_dict()]
 private = PrivateTraining(
-    records, n=1800, epsilon=4, delta=1e-5, sample_rate=0.15, steps=20, clipping=Fixed(1.0), public=public
+    records, n=1800, epsilon=4, delta=1e-5, sample_rate=0.15, steps=20, clipping=Fixed(1.0), public="frozen"
 )
 trainer = pl.Trainer(max_epochs=1, callbacks=[private.callback()], logger=False, enable_checkpointing=False)
 trainer.fit(model, private.loader())

@@ -48,9 +48,8 @@ class Classifier(pl.LightningModule):
 
 model, words = Classifier(), torch.randint(50, (2000, 12))
 records = words, (words < 25).sum(dim=1).gt(6).long()
-frozen = [name for name, p in model.named_parameters() if not p.requires_grad]
 private = PrivateTraining(
-    records, n=2000, epsilon=4, delta=1e-5, sample_rate=0.1, steps=20, clipping=Fixed(1.0), public=frozen
+    records, n=2000, epsilon=4, delta=1e-5, sample_rate=0.1, steps=20, clipping=Fixed(1.0), public="frozen"
 )
 trainer = pl.Trainer(max_epochs=1, callbacks=[private.callback()], logger=False, enable_checkpointing=False)
 trainer.fit(model, private.loader())

@@ -87,6 +87,11 @@ def gathered(x: Tensor) -> Tensor:
     return whole[: len(x)]
 
 
+def bytes_of(x: Tensor) -> bytes:
+    """Return the numbers of a tensor as bytes, the same on any device; a sharded one is gathered, so all ranks call it."""
+    return gathered(x).cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+
+
 def room_for_sum(parameter: Tensor) -> Tensor:
     """Return zeros of a sharded parameter's whole shape, for `summed_shard`."""
     return own_part(parameter).new_zeros(_rows(parameter) * parameter.device_mesh.size(), *parameter.shape[1:])[

@@ -22,7 +22,8 @@ from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.automatic_module import StepOptions
 from lightning_dpgen.plugins.learning_rates import parts_of
 from lightning_dpgen.plugins.namespaces import MisconfigurationException, pl
-from lightning_dpgen.plugins.training_ledger import digest_of, open_account
+from lightning_dpgen.plugins.public_parts import PublicParts
+from lightning_dpgen.plugins.training_ledger import open_account
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import PLD
 from lightning_dpgen.privacy.errors import PlanMismatch
@@ -92,7 +93,8 @@ class PrivateTraining:
             average, and `averaged` puts it into the module. 0 keeps none.
         share_private_logs: let loggers of services have numbers under ``private/``, too (`MomentsAccountant`).
         public: names of the module's buffers and frozen parameters that are no function of the records, and are released
-            with what was trained. A fit of a module with others is refused before its first step.
+            with what was trained. A fit of a module with others is refused before its first step. ``frozen`` names all of
+            them; one that the fit changes is refused at the release then. The certificate lists them.
         stream: the private stream; None makes one keyed by the operating system.
         study: the study that the training belongs to, with a total for all its runs.
 
@@ -142,7 +144,7 @@ class PrivateTraining:
         multiplicity: int = 1,
         averaging: float = 0.0,
         share_private_logs: bool = False,
-        public: Sequence[str] = (),
+        public: Sequence[str] | Literal["frozen"] = (),
         sampler: str = POISSON,
         bands: int | None = None,
         largest_lot: int | None = None,
@@ -153,7 +155,6 @@ class PrivateTraining:
     ) -> None:
         _check("engine", engine, engine in tuple(ENGINES), f"one of {', '.join(ENGINES)}")
         _check("ledger", ledger, isinstance(ledger, str | Path | None), "a path, or None")
-        _check("public", public, not isinstance(public, str), "a list of names")
         _check("stream", stream, isinstance(stream, PrivateStream | None), "a PrivateStream, or None")
         _check("study", study, isinstance(study, Study | None), "a Study, or None")
         _check("steps", steps, type(steps) is int and steps >= 1, "a whole number (int), 1 or more")
@@ -164,6 +165,7 @@ class PrivateTraining:
                 f"slots=True with max_rows={max_rows} and micro_batch={micro_batch!r}: the records of a person stay in one "
                 "part, so parts have no fixed number of rows: leave one of the three out"
             )
+        public_parts = PublicParts(public)
         views = None if augment is None else Views(augment, multiplicity)
         options = StepOptions(micro_batch, views, averaging, slots, capture)
         chosen_sampler = make_sampler(
@@ -195,9 +197,8 @@ class PrivateTraining:
         self.account = open_account(plan, ledger, stream, study, store, persons, earlier)
         self.plan = self.account.plan
         self._lots = PoissonLots(store, self.account, persons=persons)
-        self._public = tuple(public)
         self._callback = _Accountant(
-            self.account, self._lots.empty, clipping, engine, options, share_private_logs, self._public, ledger is None
+            self.account, self._lots.empty, clipping, engine, options, share_private_logs, public_parts, ledger is None
         )
         self._released: Path | None = None
         if path is not None:
@@ -271,7 +272,9 @@ class PrivateTraining:
         # None where an earlier program has fitted it.
         if self._callback.fitted not in (None, model):
             raise ValueError("model: expected the module that was fitted with this training's callback")
-        if digest_of(model) != self.account.ledger.trained:
+        public = self._callback.public.of(model)
+        check_public(model, public)
+        if self._callback.public.digest_of(model) != self.account.ledger.trained:
             raise ValueError(
                 "model: its parameters are not those that the last private step left: release it before anything else "
                 "changes it, or load a checkpoint that was saved after that step; what an earlier checkpoint holds, or was "
@@ -281,7 +284,7 @@ class PrivateTraining:
         declared = (declared or {}) | ({} if average is None else {"averaging": average.keep})
         with nullcontext() if average is None else average.in_their_place():
             certificate = release_weights(
-                model, self.account, folder, data=data, unit=unit, declared=declared, public=self._public
+                model, self.account, folder, data=data, unit=unit, declared=declared, public=public
             )
         self._released = Path(folder)
         return certificate
@@ -351,11 +354,11 @@ class _Accountant(MomentsAccountant):
         engine: str,
         options: StepOptions,
         share_private_logs: bool,
-        public: tuple[str, ...],
+        public: PublicParts,
         in_memory: bool,
     ) -> None:
         super().__init__(account, engine, options=options, share_private_logs=share_private_logs)
-        self._empty, self._clipping, self._public = empty, clipping, public
+        self._empty, self._clipping, self.public = empty, clipping, public
         # Known to each rank by the script that all of them run; the ledger itself is in memory in all ranks but 0.
         self._in_memory = in_memory
         self.fitted: pl.LightningModule | None = None
@@ -385,19 +388,19 @@ class _Accountant(MomentsAccountant):
             )
 
     def after_last_step(self, module: pl.LightningModule) -> None:
-        self.account.ledger.record_trained(digest_of(module))
+        self.account.ledger.record_trained(self.public.digest_of(module))
+
+    def _record(self, checkpoint: dict[str, Any]) -> None:
+        super()._record(checkpoint)
+        self.public.record(checkpoint)
 
     def _go_on(self, checkpoint: dict[str, Any]) -> None:
         super()._go_on(checkpoint)
+        self.public.go_on(checkpoint)
         self._under_way = True
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        try:
-            check_public(module, self._public)
-        except ValueError as error:
-            raise MisconfigurationException(
-                f"{error}; a moving average of the parameters is kept by averaging=0.999, and not by the module"
-            ) from None
+        self.public.begin(module)
         before, trainer.optimizers = trainer.optimizers, self._wrapped(trainer.optimizers)
         _point_schedulers_at(trainer, dict(zip(map(id, before), trainer.optimizers, strict=True)))
         super().on_fit_start(trainer, module)

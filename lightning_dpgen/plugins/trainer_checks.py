@@ -125,7 +125,7 @@ _REFUSED_CALLBACKS = {
     "ModelPruning": "changes parameters after the last private step, so they would not be what is released: leave it out, "
     "and prune the network of the release",
     "BaseFinetuning": "freezes parameters and thaws them during a fit, whose plan is for the same ones in each step: leave "
-    "it out, freeze those that stay (requires_grad_(False)) and name them in public=[...]",
+    "it out, freeze those that stay (requires_grad_(False)), and say public='frozen'",
     "StochasticWeightAveraging": _COPIES,
     "WeightAveraging": _COPIES,
 }

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
-from lightning_dpgen.gradients.shards import gathered, reshard
+from lightning_dpgen.gradients.shards import bytes_of, reshard
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.ledger import Ledger
@@ -21,6 +20,7 @@ from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.software import launched_as
 from lightning_dpgen.privacy.studies.study import Study
+from lightning_dpgen.release.weights import FrozenTensors
 from lightning_dpgen.sampling.contents import content
 from lightning_dpgen.sampling.stores import Store
 
@@ -86,10 +86,13 @@ def _promises(ledger: Ledger, plan: Plan) -> bool:
     return ours == theirs and len(begun.stages) == 1 and plan.stages[0].draws_as(begun.stages[0])
 
 
-def digest_of(module: nn.Module) -> str:
+def digest_of(module: nn.Module, frozen: FrozenTensors | None = None) -> str:
     """Return a digest of the trainable parameters of a module, with their names; the same on any device.
 
     Sharded parameters are gathered one by one, so all ranks call it.
+
+    Args:
+        frozen: other tensors of the module, which the digest is about, too.
     """
     # numpy holds on to the memory that it is shown, and FSDP2 frees that of parameters that an evaluation has left whole.
     reshard(module)
@@ -97,7 +100,9 @@ def digest_of(module: nn.Module) -> str:
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype} ".encode())
-            digest.update(gathered(parameter).cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+            digest.update(bytes_of(parameter))
+    for name, of_tensor in sorted(frozen.digests.items()) if frozen is not None else ():
+        digest.update(f"{name} {of_tensor} ".encode())
     return digest.hexdigest()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from lightning_dpgen.gradients.shards import gathered, has_shards, unsharded_class
+from lightning_dpgen.common.plain_text import listed
+from lightning_dpgen.gradients.shards import bytes_of, gathered, has_shards, reshard, unsharded_class
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.planning.stage_spec import declared_records
 from lightning_dpgen.privacy.ranks import Ranks
@@ -22,6 +24,55 @@ from lightning_dpgen.release.files import MODEL, WEIGHTS
 from lightning_dpgen.release.pages.report import write_pages
 
 _MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class FrozenTensors:
+    """All buffers and frozen parameters of a network, as they are before it sees a record: public, and to stay as they are.
+
+    What a training changes may have seen records, so `check_public` compares them bit for bit. Make it before the training,
+    of a network that no record has gone into: a buffer with the mean of the data would be released without noise. All ranks
+    make it, where parameters are sharded.
+
+    Args:
+        digests: the digest of each by its name in `state_dict()`; one that has several names stands under each.
+
+    Example:
+        >>> network = nn.BatchNorm1d(2).eval().requires_grad_(False)
+        >>> frozen = FrozenTensors.of(network)
+        >>> list(frozen.digests)
+        ['weight', 'bias', 'running_mean', 'running_var', 'num_batches_tracked']
+        >>> network.running_mean += 1
+        >>> frozen.changed(network)
+        ['running_mean']
+    """
+
+    digests: dict[str, str]
+
+    @classmethod
+    def of(cls, network: nn.Module) -> FrozenTensors:
+        """Take those of a network as they are now."""
+        # Evaluation by FSDP2 leaves parameters whole, in memory that is freed later.
+        reshard(network)
+        return cls({name: _digest(x) for name, x in _untrained(network).items() if isinstance(x, Tensor)})
+
+    def changed(self, network: nn.Module) -> list[str]:
+        """Return the names of those that are no longer what they were, or are gone."""
+        now = FrozenTensors.of(network).digests
+        return [name for name, digest in self.digests.items() if now.get(name) != digest]
+
+
+def _digest(tensor: Tensor) -> str:
+    """Return a digest of the numbers of a tensor, its shape and its type."""
+    digest = hashlib.blake2b(f"{tuple(tensor.shape)} {tensor.dtype} ".encode(), digest_size=16)
+    digest.update(bytes_of(tensor))
+    return digest.hexdigest()
+
+
+def _untrained(network: nn.Module) -> dict[str, Any]:
+    """Return what the state of a network holds beside its trainable parameters."""
+    trained = {name for name, p in network.named_parameters(remove_duplicate=False) if p.requires_grad}
+    return {name: value for name, value in network.state_dict().items() if name not in trained}
 
 
 @dataclass(frozen=True)
@@ -46,18 +97,26 @@ class WeightsContent:
         write_pages(folder, certificate, PLAIN_WEIGHTS, architecture=self.architecture, parameters=count)
 
 
-def check_public(network: nn.Module, public: Sequence[str]) -> None:
+def check_public(network: nn.Module, public: Sequence[str] | FrozenTensors) -> None:
     """Refuse a network whose release would hold more than what was trained, and what is named as public.
 
     Args:
         public: names of buffers and frozen parameters that are no function of the records. One that has several names
-            (tied weights) is public by each of them.
+            (tied weights) is public by each of them. Or all of them (`FrozenTensors`), as they were before the training.
 
     Raises:
-        ValueError: naming the others.
+        ValueError: naming the others, or those that have changed.
     """
+    if isinstance(public, FrozenTensors):
+        if changed := public.changed(network):
+            raise ValueError(
+                f"{listed(changed)} changed since the training began, so records may have changed them: keep them as they "
+                "are (eval(), no_grad), take them out of the network, or name in public=[...] all that is no function of "
+                "records"
+            )
+        public = tuple(public.digests)
     parameters = dict(network.named_parameters(remove_duplicate=False))
-    others = set(network.state_dict()) - {name for name, p in parameters.items() if p.requires_grad}
+    others = set(_untrained(network))
     tensors = parameters | dict(network.named_buffers(remove_duplicate=False))
     named = {id(tensors[name]) for name in public if name in tensors}
     unnamed = {name for name in others if name not in public and id(tensors.get(name)) not in named}
@@ -84,7 +143,7 @@ def release_weights(
     n: int | None = None,
     unit: str | None = None,
     declared: dict[str, Any] | None = None,
-    public: Sequence[str] = (),
+    public: Sequence[str] | FrozenTensors = (),
 ) -> dict[str, Any]:
     """Write a release of a network that was trained on an account: weights, description, certificate, report and card.
 
@@ -96,8 +155,8 @@ def release_weights(
         network: the network; released are its trainable parameters, and the other parameters and buffers in `public`.
         account: the account that has paid for its training; nothing else that saw the records may have touched the network.
         folder, data, n, unit, declared: as for `release_mixture`.
-        public: names of buffers and frozen parameters that are no function of the records, as for `check_public`; the
-            certificate lists them as ``declared.public``.
+        public: names of buffers and frozen parameters that are no function of the records, or all of them, as for
+            `check_public`; the certificate lists them as ``declared.public``.
 
     Returns:
         The certificate; empty on other ranks than 0 of a network that each of them has.
@@ -125,11 +184,12 @@ def release_weights(
     n = declared_records(account.plan, n)
     own = unsharded_class(network)
     content = WeightsContent(tensors, f"{own.__module__}.{own.__qualname__}")
+    names = sorted(public.digests if isinstance(public, FrozenTensors) else public)
 
     def write() -> dict[str, Any] | None:
         if not ranks.leads:
             return None
-        stated = (declared or {}) | ({"public": sorted(public)} if public else {})
+        stated = (declared or {}) | ({"public": names} if names else {})
         return release_from(content, account, folder, data=data, n=n, unit=unit, declared=stated)
 
     return ranks.broadcast_object(ranks.leader_first(write))

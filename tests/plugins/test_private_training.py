@@ -684,7 +684,7 @@ def test_parts_that_were_not_trained_are_named_before_the_first_step(tmp_path):
     private = _private(public=["scale", "net.0.bias"])
     certificate = private.release(_fitted(private, Frozen()), tmp_path / "release")
     assert certificate["declared"]["public"] == ["net.0.bias", "scale"] and verify(tmp_path / "release").good
-    with pytest.raises(ValueError, match="public='scale': expected a list of names"):
+    with pytest.raises(ValueError, match="public='scale': expected a list of names, or 'frozen'"):
         _private(public="scale")
 
 
