@@ -47,9 +47,10 @@ from lightning_dpgen.privacy.noise.units import check_steps
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.contents import check_finite, check_same_records
+from lightning_dpgen.sampling.dataset_store import DatasetStore
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import persons_of
-from lightning_dpgen.sampling.stores import DatasetStore, Store
+from lightning_dpgen.sampling.stores import Store
 
 _SPREAD = 0.1
 # A cluster of less than this part of the largest one starts again, in the first part of the iterations.

@@ -22,6 +22,7 @@ from lightning_dpgen.gradients.shards import own_part, reshard
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord, Views
 from lightning_dpgen.optim.averaging import ParameterAverage
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.plugins.batch_hooks import BatchHooks
 from lightning_dpgen.plugins.kept_values import GrowingLists, refuse_updated_metrics
 from lightning_dpgen.plugins.learning_rates import LearningRates
 from lightning_dpgen.plugins.lot_log import PRIVATE, Pace
@@ -134,6 +135,8 @@ class AutomaticModule:
         self.average = ParameterAverage(trained, options.averaging) if options.averaging else None
         self._training_step = type(module).training_step.__get__(module)
         self._takes_index = _takes_index(self._training_step)
+        trainer: Any = module.trainer
+        self._hooks = BatchHooks(module, trainer.datamodule)
         # Made-up records for a training step that gives terms: a term that kept real ones would be neither clipped nor
         # noised. None for one that gives losses.
         self._made_up: Any = None
@@ -164,6 +167,7 @@ class AutomaticModule:
         for name in self._REPLACED:
             vars(self._module).pop(name, None)
         vars(self._results).pop("log", None)
+        self._hooks.restore()
         self._module.automatic_optimization = True
 
     def __call__(self, batch: LotBatch) -> None:
@@ -246,7 +250,7 @@ class AutomaticModule:
     @property
     def of_user(self) -> tuple[Callable, ...]:
         """The functions that it calls in a loss, beside the module's own."""
-        return () if self._options.views is None else (self._options.views.augment,)
+        return self._hooks.functions + (() if self._options.views is None else (self._options.views.augment,))
 
     @property
     def _expected_lot(self) -> float:
@@ -361,7 +365,7 @@ class AutomaticModule:
     def _called(self, records: Any) -> Any:
         """Call the module's own training step as Lightning does, which leaves out an index that it does not take."""
         more = (number_of_lot(self._index),) if self._takes_index else ()
-        given = self._training_step(records, *more)
+        given = self._training_step(self._hooks(records), *more)
         return given["loss"] if isinstance(given, dict) and "loss" in given else given
 
     def _losses(self, lot: Lot, noise: Tensor) -> Tensor:
@@ -420,6 +424,7 @@ class AutomaticModule:
 
     def _check_terms(self, terms: list) -> None:
         """Refuse terms for which a setting of this fit has no meaning."""
+        self._hooks.check_terms()
         if self._options.micro_batch is not None and any(isinstance(term, PerGroup) for term in terms):
             raise ValueError(
                 f"micro_batch={self._options.micro_batch!r}: a PerGroup term reaches over all parts of a lot: expected "
@@ -538,6 +543,5 @@ def check_overrides(module: pl.LightningModule) -> None:
 
 _NOT_CALLED = (
     "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping", "backward", "on_before_zero_grad",
-    "on_after_backward", "on_before_optimizer_step", "on_after_batch_transfer", "on_before_batch_transfer",
-    "transfer_batch_to_device",
+    "on_after_backward", "on_before_optimizer_step",
 )  # fmt: skip

@@ -14,10 +14,9 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy.planning.stage_spec import warn_of_declared
-from lightning_dpgen.sampling.as_store import check_map_style
+from lightning_dpgen.sampling.dataset_store import check_map_style, item_of
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import PoissonLots
-from lightning_dpgen.sampling.stores import item_of
 
 
 class AccountDataLoader(DPDataLoader):
@@ -46,7 +45,7 @@ class AccountDataLoader(DPDataLoader):
         batch_first: bool = True,
     ) -> None:
         rate = optimizer.account.plan.stage(optimizer.stage).access.sample_rate
-        dataset = _checked(loader, rate)
+        dataset = dataset_of(loader, rate, "data_loader")
         warn_of_declared(optimizer.account.plan.n, len(dataset))
         # A lot holds positions; the loader fetches the records.
         lots = PoissonLots(torch.arange(len(dataset)), optimizer.account, stage=optimizer.stage, persons=persons)
@@ -131,26 +130,35 @@ def _announced(batches: Iterator[Any], of: _Pass) -> Iterator[Any]:
         yield batch
 
 
-def _checked(loader: DataLoader, rate: float) -> Any:
-    """Return the data set of a loader; refuse one from which lots cannot be drawn at that rate."""
+def dataset_of(loader: Any, rate: float, name: str) -> Any:
+    """Return the data set of a loader, from which lots can be drawn in the place of its batches.
+
+    Args:
+        rate: the plan's.
+        name: of the loader, for messages.
+
+    Raises:
+        ValueError: for what is no DataLoader, or chooses its records by a sampler of its own.
+        BadRecords: for a data set whose items have no positions.
+    """
     if not isinstance(loader, DataLoader):
         raise ValueError(
-            f"data_loader is a {type(loader).__name__}: expected a DataLoader, whose data set, collate_fn and workers are "
+            f"{name} is a {type(loader).__name__}: expected a DataLoader, whose data set, collate_fn and workers are "
             "taken; make one, DataLoader(records)"
         )
     dataset: Any = loader.dataset
-    check_map_style(dataset, "data_loader.dataset")
+    check_map_style(dataset, f"{name}.dataset")
     if isinstance(loader, DPDataLoader):
         if loader.sample_rate != rate:
             raise ValueError(
-                f"data_loader: a DPDataLoader of sample_rate={loader.sample_rate:g}, and the plan says {rate:g}: pass an "
+                f"{name}: a DPDataLoader of sample_rate={loader.sample_rate:g}, and the plan says {rate:g}: pass an "
                 "ordinary DataLoader of the data set, or make the plan with that rate"
             )
         return dataset
     plain = loader.batch_size is not None and type(loader.sampler) in (RandomSampler, SequentialSampler)
     if not plain or getattr(loader.sampler, "replacement", False):
         raise ValueError(
-            "data_loader: it chooses its records by a sampler of its own, and the plan says that each takes part with "
+            f"{name}: it chooses its records by a sampler of its own, and the plan says that each takes part with "
             f"probability {rate:g}: pass DataLoader(dataset), whose batches are drawn here"
         )
     return dataset

@@ -21,8 +21,9 @@ from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.automatic_module import StepOptions
 from lightning_dpgen.plugins.learning_rates import parts_of
-from lightning_dpgen.plugins.namespaces import MisconfigurationException, pl
+from lightning_dpgen.plugins.namespaces import MisconfigurationException, classes, pl
 from lightning_dpgen.plugins.public_parts import PublicParts
+from lightning_dpgen.plugins.training_data import TrainingData
 from lightning_dpgen.plugins.training_ledger import open_account
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import PLD
@@ -59,7 +60,9 @@ class PrivateTraining:
     None. All private ones have the same noise and `clipping`.
 
     Args:
-        records: tensors, arrays, a CSR matrix, columns or a Dataset, as for `poisson_loader`.
+        records: tensors, arrays, a CSR matrix, columns, a Dataset or a list of items, as for `poisson_loader`. Or a
+            LightningDataModule, which is prepared and set up: the data set, `collate_fn` and workers of its
+            `train_dataloader` are taken, and ``trainer.fit(model, datamodule=...)`` trains on lots of it.
         n: the declared number of records, public; never ``len(records)``.
         epsilon: the budget; infinite for a fit without privacy, which no certificate calls private.
         delta: above 0 and below 1/n.
@@ -76,6 +79,8 @@ class PrivateTraining:
         largest_lot, at_most: for truncated lots, the most units (records, or persons) of a lot, and a number of them that
             no data set of this kind can pass. The certificate says both.
         bands: for cyclic sampling, over how many steps noise is correlated; see `make_sampler`.
+        collate_fn: makes a batch of one item of a Dataset or list, as a DataLoader's does of many: with padding to a public
+            length (`store_of`).
         ledger: a file for what is spent. If it holds a run with the same settings, that run goes on: fit with
             ``ckpt_path=`` and a checkpoint of it. An earlier training of this process that is not fitting gives it up. None
             keeps the ledger in memory, for a fit by one process: it ends with that process, as the weights do, and no fit
@@ -133,6 +138,7 @@ class PrivateTraining:
         sample_rate: float,
         steps: int,
         clipping: ClippingRule | Sequence[ClippingRule],
+        collate_fn: Callable[[list], Any] | None = None,
         ledger: str | Path | None = None,
         persons: np.ndarray | None = None,
         max_rows: int = 1,
@@ -180,7 +186,10 @@ class PrivateTraining:
         )
         stage = training_stage(clipping, n=n, sampler=chosen_sampler, steps=steps)
         plan = make_plan([stage], epsilon=epsilon, delta=delta, max_rows=max_rows, accountant=accountant)
-        store = store_of(records)
+        data = TrainingData(records, sample_rate) if isinstance(records, classes("LightningDataModule")) else None
+        if data is not None:
+            records, collate_fn = data.dataset, collate_fn or data.collate_fn
+        store = store_of(records, collate_fn=collate_fn)
         check_finite(store)
         if not len(store):
             raise BadRecords("records: there are none; expected one or more")
@@ -198,7 +207,7 @@ class PrivateTraining:
         self.plan = self.account.plan
         self._lots = PoissonLots(store, self.account, persons=persons)
         self._callback = _Accountant(
-            self.account, self._lots.empty, clipping, engine, options, share_private_logs, public_parts, ledger is None
+            self._lots, data, self.account, clipping, engine, options, share_private_logs, public_parts, ledger is None
         )
         self._released: Path | None = None
         if path is not None:
@@ -348,8 +357,9 @@ class _Accountant(MomentsAccountant):
 
     def __init__(
         self,
+        lots: PoissonLots,
+        data: TrainingData | None,
         account: Account,
-        empty: Any,
         clipping: ClippingRule | Sequence[ClippingRule],
         engine: str,
         options: StepOptions,
@@ -358,7 +368,7 @@ class _Accountant(MomentsAccountant):
         in_memory: bool,
     ) -> None:
         super().__init__(account, engine, options=options, share_private_logs=share_private_logs)
-        self._empty, self._clipping, self.public = empty, clipping, public
+        self._lots, self._data, self._clipping, self.public = lots, data, clipping, public
         # Known to each rank by the script that all of them run; the ledger itself is in memory in all ranks but 0.
         self._in_memory = in_memory
         self.fitted: pl.LightningModule | None = None
@@ -374,6 +384,9 @@ class _Accountant(MomentsAccountant):
                 )
         super().setup(trainer, module, stage)
         self.fitting = stage == "fit"
+        if self.fitting and self._data is not None:
+            steps = self.account.remaining(TRAINING)
+            self._data.replace_loader(_Lots(self._lots, steps, 1, self._data.workers, self))
 
     def _check(self, module: pl.LightningModule) -> None:
         if self.fitted not in (None, module):
@@ -410,7 +423,7 @@ class _Accountant(MomentsAccountant):
         if len(optimizers) == 1:
             return [self._private(optimizers[0])]
         assert self._adopted is not None, "a module with steps of its own was refused"
-        private = self._adopted.which_see_records(self._empty)
+        private = self._adopted.which_see_records(self._lots.empty)
         if not any(private):
             raise MisconfigurationException(
                 "training_step returned DataFree terms alone, which see no record: nothing of this training is private, "
@@ -444,7 +457,7 @@ class _Accountant(MomentsAccountant):
         if getattr(lots, "accountant", None) is not self:
             raise MisconfigurationException(
                 f"the training data are a {type(lots).__name__}: expected the loader() of the PrivateTraining whose "
-                "callback this Trainer has"
+                "callback this Trainer has, or the LightningDataModule that it was given in the place of records"
             )
         # Checkpoints of shards are loaded after the fit has started.
         if not self._under_way and self.account.resumed and self.account.ledger.accesses:
@@ -459,6 +472,8 @@ class _Accountant(MomentsAccountant):
     def _restore(self, module: pl.LightningModule) -> None:
         super()._restore(module)
         self.fitting = False
+        if self._data is not None:
+            self._data.restore()
 
 
 def _point_schedulers_at(trainer: pl.Trainer, wrapped: dict[int, Optimizer]) -> None:

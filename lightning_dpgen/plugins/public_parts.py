@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
 
+from lightning_dpgen.plugins.namespaces import MisconfigurationException
 from lightning_dpgen.plugins.training_ledger import digest_of
 from lightning_dpgen.release.weights import FrozenTensors, check_public
 

@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
 from lightning_dpgen.sampling.csr import check_csr
+from lightning_dpgen.sampling.dataset_store import NUMBERS, DatasetStore, is_of_hugging_face, name_of
 from lightning_dpgen.sampling.errors import PAD, BadRecords
-from lightning_dpgen.sampling.stores import (
-    ColumnsStore,
-    DatasetStore,
-    DenseStore,
-    ScaledStore,
-    SparseStore,
-    Store,
-    collate,
-    item_of,
-)
-
-# Types that torch indexes, by the names that numpy and torch share.
-_NUMBERS = {"float16", "bfloat16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64", "bool"}
-# Types that default_collate takes; texts are refused by name afterwards.
-_COLLATED = (Tensor, np.ndarray, np.generic, int, float, str, bytes)
+from lightning_dpgen.sampling.stores import ColumnsStore, DenseStore, ScaledStore, SparseStore, Store
 
 
-def store_of(records: Any, *, scale: float | None = None) -> Store:
+def store_of(records: Any, *, scale: float | None = None, collate_fn: Callable[[list], Any] | None = None) -> Store:
     """Return the store that fits the form of records. Rows, and what is mapped from a file, are not copied.
 
     Args:
@@ -42,11 +29,15 @@ def store_of(records: Any, *, scale: float | None = None) -> Store:
               ``np.load(..., mmap_mode="r")``), of floats, whole numbers or bool, which lots keep;
             - a ``scipy.sparse`` ``csr_matrix`` or ``csr_array`` (N, m), whose rows lots hold as dense float32;
             - a tuple or dict of columns, each one of these (or a store) with the same N, in which form lots come too;
-            - a map-style ``torch.utils.data.Dataset``, or one of Hugging Face's ``datasets`` (in the format ``torch``),
-              whose items are collated by ``default_collate``;
+            - a map-style ``torch.utils.data.Dataset``, or one of Hugging Face's ``datasets`` (in the format ``torch`` or
+              ``numpy``, or with a transform), whose items are collated by ``default_collate``;
+            - a list of items, such as ``list(dataset)`` of one that is iterated over; tuples or dicts without `collate_fn`;
             - a store, which comes back as it is.
         scale: the divisor of a uint8 tensor or array: lots hold float32 ``byte / scale``. Public, so not the largest byte
             found.
+        collate_fn: makes a batch of items, as for a DataLoader. It is called with a list of one item at a time, and gives
+            tensors (1, ...) of the same sizes for each, so that no record's length follows from others: padding is up to a
+            public length.
 
     Raises:
         BadRecords: for anything else, saying what was found, what was expected and what to do. No message holds a
@@ -61,13 +52,15 @@ def store_of(records: Any, *, scale: float | None = None) -> Store:
         >>> store_of(scipy.sparse.eye_array(3, format="csr")).take(np.array([2]))
         tensor([[0., 0., 1.]])
     """
+    if collate_fn is not None:
+        return _collated(records, collate_fn)
     if scale is None:
         return _store(records, "records")
     if not 0.0 < scale < math.inf:
         raise BadRecords(f"scale={scale:g}: expected a positive number, by which bytes are divided, such as 255")
     values = _tensor(records, "records") if isinstance(records, Tensor | np.ndarray) else None
     if values is None or values.dtype != torch.uint8:
-        what = type(records).__name__ if values is None else f"{type(records).__name__} of {_name(values.dtype)}"
+        what = type(records).__name__ if values is None else f"{type(records).__name__} of {name_of(values.dtype)}"
         raise BadRecords(
             f"scale={scale:g} with records that are a {what}: expected a tensor or array of uint8; leave scale out, and "
             "of several columns give store_of(column, scale=...) for each that needs one"
@@ -85,7 +78,7 @@ def _store(records: Any, name: str) -> Store:
     # A TensorDataset has its columns at hand, so no item has to be made.
     if type(records) is TensorDataset:
         records = records.tensors
-    hugging_face = type(records).__module__.partition(".")[0] == "datasets"
+    hugging_face = is_of_hugging_face(records)
     if isinstance(records, tuple | dict) and not hugging_face:
         return _columns(records, name)
     kind = type(records).__name__
@@ -99,22 +92,29 @@ def _store(records: Any, name: str) -> Store:
             f"{name} is a {kind}: expected the data set; pass it without a sampler: Poisson lots are drawn here, and for "
             "another sampling the plan's epsilon does not hold"
         )
-    if isinstance(records, Dataset) or hugging_face:
-        check_map_style(records, name)
-        return DatasetStore(records, empty_form(records, type(records).__name__, name))
+    if isinstance(records, Dataset) or hugging_face or _is_list_of_items(records):
+        return DatasetStore.of(records, name)
     raise BadRecords(
         f"{name} is a {kind}: expected a tensor, a numpy array, a scipy.sparse csr_matrix or csr_array, a tuple or dict of "
-        "these as columns, or a map-style torch Dataset; convert it to one of them (a DataFrame by to_numpy, a list of "
-        f"equal records by numpy.stack{f'; {PAD}' if isinstance(records, list) else ''})"
+        "these as columns, a map-style torch Dataset, or a list of tuples or dicts; convert it to one of them (a DataFrame "
+        f"by to_numpy, a list of equal records by numpy.stack{f'; {PAD}' if isinstance(records, list) else ''})"
     )
 
 
-# The number of items that are collated before a run, to tell that they have one size.
-_FIRST = 8
+def _is_list_of_items(records: Any) -> bool:
+    """Return whether a list holds a record in each place; one of arrays may be a list of columns."""
+    return isinstance(records, list) and bool(records) and all(isinstance(item, tuple | dict) for item in records)
 
 
-def _name(dtype: torch.dtype | np.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _collated(records: Any, collate_fn: Callable[[list], Any]) -> DatasetStore:
+    if not callable(collate_fn):
+        raise BadRecords(f"collate_fn is a {type(collate_fn).__name__}: expected a function of a list of one item")
+    if not isinstance(records, Dataset | list) and not is_of_hugging_face(records):
+        raise BadRecords(
+            f"records is a {type(records).__name__}, and collate_fn makes a batch of items: expected a map-style Dataset, "
+            "such as TensorDataset(*columns), or a list of items; or leave collate_fn out"
+        )
+    return DatasetStore.of(records, "records", collate_fn)
 
 
 def _tensor(values: Tensor | np.ndarray, name: str) -> Tensor:
@@ -122,10 +122,10 @@ def _tensor(values: Tensor | np.ndarray, name: str) -> Tensor:
     if isinstance(values, np.ma.MaskedArray):
         raise BadRecords(f"{name} is a masked array: expected a value in every place; fill in what is masked, or drop it")
     on_disk, dtype = isinstance(values, np.memmap), values.dtype
-    if (dtype.name if isinstance(values, np.ndarray) else _name(dtype)) not in _NUMBERS:
+    if (dtype.name if isinstance(values, np.ndarray) else name_of(dtype)) not in NUMBERS:
         raise BadRecords(
-            f"{name} has dtype {_name(dtype)}: expected float16, bfloat16, float32, float64, uint8, int8 to int64 or "
-            f"bool; convert it, or encode what is not a real number{f'; {PAD}' if _name(dtype) == 'object' else ''}"
+            f"{name} has dtype {name_of(dtype)}: expected float16, bfloat16, float32, float64, uint8, int8 to int64 or "
+            f"bool; convert it, or encode what is not a real number{f'; {PAD}' if name_of(dtype) == 'object' else ''}"
         )
     if isinstance(values, np.ndarray):
         if not dtype.isnative:
@@ -177,56 +177,3 @@ def _columns(columns: tuple | dict, name: str) -> ColumnsStore:
     if isinstance(columns, dict):
         return ColumnsStore(stores)
     return ColumnsStore(columns._make(stores.values()) if hasattr(columns, "_make") else tuple(stores.values()))
-
-
-def check_map_style(dataset: Any, name: str) -> None:
-    """Refuse a data set whose items have no positions, or that has none.
-
-    Args:
-        name: of the argument, for messages.
-
-    Raises:
-        BadRecords: saying why, and what to do.
-    """
-    kind = type(dataset).__name__
-    of_hugging_face = type(dataset).__module__.partition(".")[0] == "datasets"
-    if of_hugging_face and isinstance(dataset, dict):
-        raise BadRecords(f"{name} is a {kind} of several data sets: expected one; pass {name}['train'], for example")
-    if isinstance(dataset, IterableDataset) or (of_hugging_face and not hasattr(dataset, "__len__")):
-        named = "" if kind == "IterableDataset" else f" ({kind})"
-        raise BadRecords(
-            f"{name} is an IterableDataset{named}: expected a map-style Dataset, since each record takes part in a Poisson "
-            "lot by itself and is fetched by its position; give it __getitem__ and __len__, or write its records to an "
-            "array and memory-map that"
-        )
-    try:
-        has_items = len(dataset) > 0
-    except (TypeError, NotImplementedError):
-        raise BadRecords(f"{name} is a {kind} without __len__: expected a map-style Dataset; give it one") from None
-    if not has_items:
-        # Without an item the form of an empty lot is not known.
-        raise BadRecords(f"{name} is a {kind} without items: expected at least one; pass tensors of no rows instead")
-
-
-def empty_form(dataset: Any, kind: str, name: str = "records") -> Any:
-    """Return a lot of no items, in the form that the first one of a data set has.
-
-    Raises:
-        BadRecords: for items that hold anything but numbers.
-    """
-    encode = "encode it in __getitem__"
-    if type(dataset).__module__.partition(".")[0] == "datasets":
-        encode = f"give it a format, {name}.with_format('torch'), or encode it in {name}.with_transform(...)"
-    # Only types are looked at, for messages: what default_collate says may quote a record.
-    odd = [type(leaf).__name__ for leaf in tree_leaves(item_of(dataset, 0)) if not isinstance(leaf, _COLLATED)]
-    if odd:
-        raise BadRecords(f"{name} is a {kind} whose items hold {odd[0]}: expected numbers, arrays or tensors; {encode}")
-    first = collate(dataset, np.arange(min(_FIRST, len(dataset))))
-    for leaf in tree_leaves(first):
-        if not isinstance(leaf, Tensor) or _name(leaf.dtype) not in _NUMBERS:
-            kind_of_item = _name(leaf.dtype) if isinstance(leaf, Tensor) else type(leaf).__name__
-            raise BadRecords(f"{name} is a {kind} whose items hold {kind_of_item}: expected numbers; {encode}")
-    # A list is collated place by place, to as many columns as it has numbers.
-    if isinstance(first, dict) and any(isinstance(column, list) for column in first.values()):
-        raise BadRecords(f"{name} is a {kind} whose items hold lists: expected arrays or tensors; {encode}")
-    return tree_map(lambda x: x[:0].clone(), first)

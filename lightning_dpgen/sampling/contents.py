@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from lightning_dpgen.privacy.ranks import Ranks
+from lightning_dpgen.sampling.dataset_store import DatasetStore
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.sampling.stores import DatasetStore, Store
+from lightning_dpgen.sampling.stores import Store
 
 # Records that are looked at together.
 _ROWS = 4096
@@ -51,10 +52,16 @@ def check_same_records(ranks: Ranks, store: Store) -> None:
 
 
 def content(store: Store) -> bytes:
-    """Return a private digest of all records in their order; it is empty for a Dataset, whose items may be drawn."""
+    """Return a private digest of all records in their order.
+
+    Items of a Dataset may be drawn, so they are left out: it is empty, but for the places that a `Subset` of torch chose,
+    since a split without a seed chooses others each time.
+    """
     digest = hashlib.blake2b(digest_size=16)
     if isinstance(store, DatasetStore):
-        return b""
+        for places in store.choices:
+            digest.update(np.asarray(places, dtype=np.int64))
+        return digest.digest() if store.choices else b""
     for start in range(0, len(store), _ROWS):
         for part in tree_leaves(store.stretch(slice(start, min(start + _ROWS, len(store))))):
             arrays = (part.data, part.indices, part.indptr) if scipy.sparse.issparse(part) else (_as_bytes(part),)

@@ -505,6 +505,7 @@ def poisson_loader(
     block: int | None = None,
     persons: np.ndarray | None = None,
     workers: int = 0,
+    collate_fn: Callable[[list], Any] | None = None,
 ) -> LotLoader:
     """Make the loader of all lots of a run, which takes the place of a DataLoader in a Trainer.
 
@@ -515,11 +516,12 @@ def poisson_loader(
         block: the number of lots in a batch; None takes `block_of(steps)`.
         persons: as for `PoissonLots`.
         workers: the number of processes that fetch the records of the next lots, as for a DataLoader; 0 for none.
+        collate_fn: makes a batch of one item of a Dataset or list, as for `store_of`.
 
     Raises:
         BadRecords: for records that no lot can be drawn from, or that hold values that are not finite; nothing is spent.
     """
-    store = store_of(records)
+    store = store_of(records, collate_fn=collate_fn)
     check_finite(store)
     warn_of_declared(account.plan.n, len(store))
     steps = account.remaining(stage)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,9 @@ import numpy as np
 import scipy.sparse
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
-from torch.utils.data import Dataset, default_collate
 
 from lightning_dpgen.sampling.csr import read_entries, read_stretch
-from lightning_dpgen.sampling.errors import PAD, BadRecords
-from lightning_dpgen.sampling.randomness import randomness_of_their_own
+from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.trees import leaves_of, map_tree
 
 # Numbers that are checked at a time: few enough to stay in the processor's cache.
@@ -205,90 +202,6 @@ class ColumnsStore(Store):
     def blocks(self) -> Iterator[Tensor]:
         for column in leaves_of(self.columns):
             yield from column.blocks()
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class DatasetStore(Store):
-    """The items of a user's map-style Dataset, collated as a DataLoader does it.
-
-    Items may draw random numbers, such as those of an augmentation, from the generators of torch's CPU, numpy and Python:
-    while items are fetched, these are keyed by the operating system. They are put back afterwards, since a public
-    generator that moves on with each record would tell how many there were. A generator that belongs to the data set has
-    to be keyed by the operating system too.
-
-    Args:
-        dataset: the data set; its items become tensors of the same types and sizes.
-        none: a lot of no records.
-    """
-
-    dataset: Dataset
-    none: Any
-
-    def __len__(self) -> int:
-        return len(self.dataset)
-
-    def take(self, positions: np.ndarray) -> Any:
-        """Return the records at these positions, as every store does.
-
-        Raises:
-            BadRecords: for an item that cannot be fetched, or that differs from the first one in types or sizes.
-        """
-        if not len(positions):
-            return self.none
-        items = collate(self.dataset, positions)
-        if _form(items) != _form(self.none):
-            raise BadRecords(
-                "an item of the data set differs from its first one in form, types or sizes: expected the same of all; "
-                "pad, crop or convert in its __getitem__"
-            )
-        return items
-
-
-def item_of(dataset: Dataset, position: int) -> Any:
-    """Fetch one item of a data set.
-
-    Raises:
-        BadRecords: if that fails.
-    """
-    return fetch_quietly(lambda: _items(dataset, [position])[0])
-
-
-def collate(dataset: Dataset, positions: np.ndarray) -> Any:
-    """Fetch the items at some positions, and collate them.
-
-    Raises:
-        BadRecords: if that fails.
-    """
-    return fetch_quietly(lambda: default_collate(_items(dataset, positions.tolist())))
-
-
-def _items(dataset: Dataset, rows: list[int]) -> list:
-    many = getattr(dataset, "__getitems__", None)
-    return [dataset[i] for i in rows] if many is None else many(rows)
-
-
-def fetch_quietly(fetch: Callable[[], Any]) -> Any:
-    """Return what a function fetches of a data set; its randomness is its own, and its errors tell nothing of records.
-
-    Raises:
-        BadRecords: if it fails.
-    """
-    with randomness_of_their_own():
-        try:
-            return fetch()
-        except BadRecords:
-            raise
-        except Exception as error:
-            # Neither the message nor the traceback is shown: both may quote a record, or say which one it was.
-            raise BadRecords(
-                f"items of the data set cannot be fetched and collated ({type(error).__name__}): expected numbers, arrays "
-                f"or tensors of equal sizes; try default_collate on its items by hand ({PAD})"
-            ) from None
-
-
-def _form(records: Any) -> tuple:
-    leaves, form = tree_flatten(records)
-    return form, [(leaf.dtype, leaf.shape[1:]) if isinstance(leaf, Tensor) else type(leaf) for leaf in leaves]
 
 
 def _float32(values: np.ndarray) -> np.ndarray:
