@@ -114,7 +114,7 @@ def _suited(
 
 
 def _try(engine: Callable, network: nn.Module, term: PerRecord | PerGroup, made: tuple) -> None:
-    with _unchanged(network), randomness_of_their_own():
+    with unchanged(network), randomness_of_their_own():
         engine(network, term, *made)
 
 
@@ -149,12 +149,12 @@ def _check(
     ):
         # Single records may be slow.
         warnings.filterwarnings("ignore", message="There is a performance drop")
-        with _unchanged(network):
+        with unchanged(network):
             gradients = engine(network, term, few, noise, groups)
         singles = _one_by_one(network, term, few, noise, groups, parameters)
         is_still = _compare(gradients, singles, parameters, still)
         if groups is None and len(few.offsets) == 2:
-            with _unchanged(network):
+            with unchanged(network):
                 _compare_pairs(term, few, noise, gradients.losses, still.tolerance if is_still else math.inf)
 
 
@@ -182,7 +182,7 @@ def _one_by_one(
 
         def gradients(row: Any = row, loss: Callable[..., Tensor] = loss) -> Sequence[Tensor]:
             alone = Isolation(1)
-            with _unchanged(network), torch.enable_grad():
+            with unchanged(network), torch.enable_grad():
                 losses = alone.run(loss, *row)
                 with alone.backward():
                     return torch.autograd.grad(losses.sum(), parameters, allow_unused=True, materialize_grads=True)
@@ -261,7 +261,7 @@ def _moved(parameters: list[nn.Parameter]) -> Iterator[None]:
 
 
 @contextmanager
-def _unchanged(network: nn.Module) -> Iterator[None]:
+def unchanged(network: nn.Module) -> Iterator[None]:
     """Put counters, buffers and frozen parameters back after this context: a loss that is tried takes no step."""
     # The engine divides parameters again that are whole, and frees the memory of those.
     reshard(network)

@@ -298,16 +298,21 @@ class LotParts:
             of_part: returns those of a part, given its number from 0; called again for each pass over the lot.
             stream: draws the slot of each record; None lays the lot out in no slots.
         """
-        placed = None
-        if stream is not None and (slots := self.slots_of_part) is not None:
-            placed = lot.in_slots(slots, stream, self.count)
+        placed = self._placed(lot, stream)
         if self.count == 1:
             return of_part(lot if placed is None else placed[0], 0)
+        return MicroBatches(lambda: (of_part(part, i) for i, part in enumerate(self._each(lot, placed))), lot.draw)
 
-        def parts() -> Iterator[Lot]:
-            return lot.divide(self.count) if placed is None else iter(placed)
+    def lots(self, lot: Lot, stream: PrivateStream | None = None) -> Iterator[Lot]:
+        """Yield the parts of a lot; see `gradients`."""
+        return self._each(lot, self._placed(lot, stream))
 
-        return MicroBatches(lambda: (of_part(part, i) for i, part in enumerate(parts())), lot.draw)
+    def _placed(self, lot: Lot, stream: PrivateStream | None) -> list[Lot] | None:
+        slots = self.slots_of_part
+        return None if stream is None or slots is None else lot.in_slots(slots, stream, self.count)
+
+    def _each(self, lot: Lot, placed: list[Lot] | None) -> Iterator[Lot]:
+        return lot.divide(self.count) if placed is None else iter(placed)
 
 
 def takes_slots(asked: bool | None, device: torch.device) -> bool:

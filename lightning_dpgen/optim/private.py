@@ -25,8 +25,8 @@ from lightning_dpgen.gradients.shards import check_shards
 from lightning_dpgen.gradients.terms import DataFree, PerGroup, PerRecord
 from lightning_dpgen.optim.captured_update import CapturedUpdate
 from lightning_dpgen.optim.flat import FlatGroups
-from lightning_dpgen.optim.stages import check_noises
-from lightning_dpgen.privacy.access import Access, LotId
+from lightning_dpgen.optim.stages import METRICS, check_noises
+from lightning_dpgen.privacy.access import Access, LotId, OpenAccess
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, NoiseMissing
 from lightning_dpgen.privacy.noise.units import GRID_POWERS
@@ -60,6 +60,7 @@ class _Step:
 
     gradients: tuple[Gradients, ...] | None = None
     data_free: tuple[DataFree, ...] = ()
+    metrics: Callable[[OpenAccess], object] | None = None
     # The lot that `expect` has named, and the pass over a loader that handed it out.
     expected: tuple[LotId, object | None] | None = None
     # The lot of which parts were passed, and how many of its records each term has seen.
@@ -404,14 +405,22 @@ class PrivateOptimizer(DPOptimizer):
             )
         handed_over.expected = (draw, source)
 
-    def set_gradients(self, *gradients: Gradients, data_free: Sequence[DataFree] = ()) -> None:
+    def set_gradients(
+        self,
+        *gradients: Gradients,
+        data_free: Sequence[DataFree] = (),
+        metrics: Callable[[OpenAccess], object] | None = None,
+    ) -> None:
         """Take the gradients of the lot for the next `step`, one for each term, in the order of the rules.
 
         Args:
             gradients: the gradients of the terms that see records.
             data_free: further terms of this step, which see none.
+            metrics: where the plan has a noise named ``metrics`` (`training_stage`), draws it: it is called with the open
+                access of the step, when all parts of the lot have been computed.
         """
-        self._between_steps.next.gradients, self._between_steps.next.data_free = gradients, tuple(data_free)
+        step = self._between_steps.next
+        step.gradients, step.data_free, step.metrics = gradients, tuple(data_free), metrics
 
     def compute_gradients(
         self,
@@ -462,7 +471,8 @@ class PrivateOptimizer(DPOptimizer):
 
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Drop all that was computed for a step: gradients that were handed over, ``grad_sample`` and ``grad``."""
-        self._between_steps.next.gradients, self._between_steps.next.data_free = None, ()
+        step = self._between_steps.next
+        step.gradients, step.data_free, step.metrics = None, (), None
         # The begun lot stays: BatchMemoryManager's loop comes here between two of its parts.
         for p in self.params:
             p.grad_sample = None
@@ -497,6 +507,8 @@ class PrivateOptimizer(DPOptimizer):
                     self._between_steps.bounds,
                     add=begun is not None,
                 )
+                if step.metrics is not None:
+                    step.metrics(access)
         except BaseException:
             # The buffer holds sums without noise.
             self._buffer.flat.zero_()
@@ -543,6 +555,11 @@ class PrivateOptimizer(DPOptimizer):
     def _check_step(self, step: _Step, params: Sequence[nn.Parameter]) -> Sequence[Gradients]:
         """Return the gradients of a step; refuse those of other parameters, or of another lot than the parts before."""
         assert step.gradients is not None, "those of an engine, or of grad_sample"
+        if not step.more and (METRICS in self._account.plan.stage(self._stage).access.multipliers) != bool(step.metrics):
+            raise RuntimeError(
+                f"stage {self._stage!r} of the plan {'lists no' if step.metrics else 'lists the'} noise {METRICS!r}: a "
+                "plan with it needs set_gradients(..., metrics=...), and no other takes that. Nothing was charged"
+            )
         self._check(step.gradients, params)
         if self._buffer.sharded:
             check_shards(params, self._account.ranks)

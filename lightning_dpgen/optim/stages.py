@@ -12,6 +12,9 @@ from lightning_dpgen.privacy.plan import TRAINING, Plan
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 from lightning_dpgen.privacy.sampling.samplers import Poisson, Sampler, as_sampler
 
+# The name of the noise on sums of numbers that a step computes of its records (`PrivateOptimizer.set_gradients`).
+METRICS = "metrics"
+
 
 def training_stage(
     clipping: ClippingRule | Sequence[ClippingRule],
@@ -22,6 +25,7 @@ def training_stage(
     noise: float | None = None,
     share: float | None = None,
     embeddings: Mapping[str, float] | None = None,
+    metrics: float | None = None,
     stage: str = TRAINING,
     sampler: Sampler | None = None,
 ) -> StageSpec:
@@ -36,6 +40,8 @@ def training_stage(
         share: the share of the plan's budget that the stage may use, where a plan has several stages; None for what the
             others leave, which one stage of a plan may have.
         embeddings: the further noises of `EmbeddingGradients`, and their shares.
+        metrics: the share of a lot's inverse squared noise that buys noisy means of what the steps compute of its records;
+            None for none.
         stage: the name of the stage.
         sampler: who takes part in a lot (`make_sampler`), in place of `sample_rate`. One with correlated noise is for rules
             that draw no noise and whose bounds are known before a step.
@@ -58,6 +64,7 @@ def training_stage(
     sampler = as_sampler(sampler if sample_rate is None else Poisson(sample_rate))
     steps = None if steps is None else read_whole("steps", steps)
     pairs = [*(embeddings or {}).items(), *(pair for rule in rules for pair in rule.noise_shares.items())]
+    pairs += [] if metrics is None else [(METRICS, metrics)]
     extra = dict(pairs)
     if len(extra) < len(pairs):
         raise ValueError(
@@ -68,7 +75,7 @@ def training_stage(
         raise ValueError(f"shares {extra} of a lot's inverse squared noise leave nothing for the gradient")
     strategy = sampler.noise_strategy
     if strategy is not None:
-        _check_correlated(rules, embeddings or {})
+        _check_correlated(rules, embeddings or {}, metrics)
     return StageSpec(
         stage,
         extra | {"gradient": for_gradient},
@@ -82,7 +89,7 @@ def training_stage(
     )
 
 
-def _check_correlated(rules: Sequence[ClippingRule], embeddings: Mapping[str, float]) -> None:
+def _check_correlated(rules: Sequence[ClippingRule], embeddings: Mapping[str, float], metrics: float | None) -> None:
     """Refuse what draws noise of its own, or needs it, beside correlated noise."""
     for rule in rules:
         if rule.noise_shares or rule.known(0) is None or rule.by_person:
@@ -94,6 +101,11 @@ def _check_correlated(rules: Sequence[ClippingRule], embeddings: Mapping[str, fl
         raise ValueError(
             f"embeddings {listed(sorted(embeddings))} with correlated noise: expected none, since each draws its own"
         )
+    if metrics is not None:
+        raise ValueError(
+            "metrics with correlated noise: expected none, since they draw noise of their own; validation=... buys numbers "
+            "of other records, or of these, in accesses of its own"
+        )
 
 
 def check_noises(plan: Plan, stage: str, rules: Sequence[ClippingRule], embeddings: Sequence[str]) -> None:
@@ -102,7 +114,7 @@ def check_noises(plan: Plan, stage: str, rules: Sequence[ClippingRule], embeddin
     Raises:
         ValueError: naming both.
     """
-    planned = sorted(plan.stage(stage).access.multipliers)
+    planned = sorted(plan.stage(stage).access.multipliers.keys() - {METRICS})
     drawn = sorted(["gradient", *embeddings, *(name for rule in rules for name in rule.noise_shares)])
     if drawn != planned:
         raise ValueError(

@@ -4,10 +4,12 @@ from .checkpoints import DurableCheckpointIO as DurableCheckpointIO
 from .events import PrivateEvents as PrivateEvents
 from .events import PublicEvents as PublicEvents
 from .mixture import PrivateMixture as PrivateMixture
+from .noisy_metrics import NoisyMetrics as NoisyMetrics
 from .opacus_engine import AccountEngine as AccountEngine
 from .opacus_loader import AccountDataLoader as AccountDataLoader
 from .previews import Previews as Previews
 from .private_training import PrivateTraining as PrivateTraining
+from .private_validation import PrivateValidation as PrivateValidation
 from .progress import PrivateProgress as PrivateProgress
 from .rbm import RBM as RBM
 from .split import PrivateSplitDataModule as PrivateSplitDataModule

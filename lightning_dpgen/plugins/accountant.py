@@ -21,6 +21,7 @@ from lightning_dpgen.plugins.automatic_module import AutomaticModule, StepOption
 from lightning_dpgen.plugins.lot_log import PUBLIC
 from lightning_dpgen.plugins.namespaces import Callback, MisconfigurationException, pl
 from lightning_dpgen.plugins.private_logs import PrivateLogs, changes_of_logs, close_logs
+from lightning_dpgen.plugins.purchases import Purchases
 from lightning_dpgen.plugins.trainer_checks import check_sharded, shards_modules, validate_trainer
 from lightning_dpgen.plugins.training_ledger import go_on_from, record_of
 from lightning_dpgen.privacy.account import Account
@@ -32,6 +33,8 @@ from lightning_dpgen.sampling.lots import LotLoader
 # The keys of a checkpoint under which the spending stands, the average of parameters, and the last bounds of optimizers,
 # which a checkpoint of shards keeps nowhere else.
 LEDGER, AVERAGE, BOUNDS = "lightning_dpgen", "lightning_dpgen_average", "lightning_dpgen_bounds"
+# And what was bought of records beside steps.
+PURCHASES = "lightning_dpgen_purchases"
 # The hooks of a module that are extended during a fit.
 _HOOKS = ("on_save_checkpoint", "on_load_checkpoint")
 # Seconds of a fit after which its logs show epsilon by the plan.
@@ -78,6 +81,8 @@ class MomentsAccountant(Callback):
     """
 
     settles = True
+    # What a fit buys beside its steps; `PrivateTraining` sets it.
+    _purchases: Purchases | None = None
 
     def __init__(
         self,
@@ -120,14 +125,17 @@ class MomentsAccountant(Callback):
     def _begin_fit(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if module.automatic_optimization:
             self._adopted = AutomaticModule(
-                module, self.account, self.stage, self._engine, self._options, lambda: self.after_last_step(module)
-            )
+                module, self.account, self.stage, self._engine, self._options, lambda: self.after_last_step(module),
+                self._purchases,
+            )  # fmt: skip
             self.average = self._adopted.average
             # Lightning sees manual steps, and would advise a ModelCheckpoint to keep the weights from before a step. A fit
             # goes on from those behind it, which the ledger counts.
             self._filters = warnings.catch_warnings()
             self._filters.__enter__()
             warnings.filterwarnings("ignore", message="Using ModelCheckpoint with manual optimization")
+            # The number that a learning rate follows is looked up where it is configured.
+            warnings.filterwarnings("ignore", message="The lr scheduler dict contains the key")
         # Hooks of the module and not of this callback, since Lightning leaves callbacks out of weights-only checkpoints.
         for hook, more in zip(_HOOKS, (self._record, self._go_on), strict=True):
             _extend(module, hook, more)
@@ -194,6 +202,8 @@ class MomentsAccountant(Callback):
         checkpoint[LEDGER] = record_of(self.account)
         if self.average is not None:
             checkpoint[AVERAGE] = self.average.state_dict()
+        if self._purchases is not None:
+            checkpoint[PURCHASES] = self._purchases.state_dict()
         if self._sharded:
             checkpoint[BOUNDS] = [optimizer.last_bounds for optimizer in self._sharded]
 
@@ -203,6 +213,8 @@ class MomentsAccountant(Callback):
         except LedgerError as error:
             raise MisconfigurationException(str(error)) from None
         self._warn_of_lost_steps()
+        if self._purchases is not None and PURCHASES in checkpoint:
+            self._purchases.load_state_dict(checkpoint[PURCHASES])
         if self.average is not None:
             if AVERAGE not in checkpoint:
                 raise MisconfigurationException(
@@ -233,7 +245,7 @@ class MomentsAccountant(Callback):
         check_optimizers(module, trainer.optimizers, self.account, self.stage, adopted=self._adopted is not None)
         if self._adopted is not None:
             check_overrides(module)
-            self._adopted.learning_rates.check()
+            self._adopted.learning_rates.check(self._adopted.bought)
         check_sharded(trainer, module)
         private = [optimizer for optimizer in trainer.optimizers if isinstance(optimizer, PrivateOptimizer)]
         for optimizer in private:
@@ -282,6 +294,7 @@ class MomentsAccountant(Callback):
         if self._adopted is not None:
             # Lightning adds the one of this batch.
             self._count_logs(trainer, -1)
+            self._adopted.tell_callbacks()
         self._describe_steps(trainer)
         if self.account.plan.private and not self.account.remaining(self.stage):
             self.complete = True

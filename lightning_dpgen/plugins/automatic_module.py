@@ -27,6 +27,8 @@ from lightning_dpgen.plugins.kept_values import GrowingLists, refuse_updated_met
 from lightning_dpgen.plugins.learning_rates import LearningRates
 from lightning_dpgen.plugins.lot_log import PRIVATE, Pace
 from lightning_dpgen.plugins.namespaces import MisconfigurationException, lightning_class, pl
+from lightning_dpgen.plugins.noisy_metrics import LotMetrics
+from lightning_dpgen.plugins.purchases import Purchases
 from lightning_dpgen.plugins.several_optimizers import (
     check_kinds,
     check_public,
@@ -105,6 +107,7 @@ class AutomaticModule:
         options: how gradients are computed.
         after_last: called when the last planned step, and the module's `on_train_batch_end` after it, have changed the
             parameters, and nothing else has.
+        purchases: what the fit buys beside its steps; None for nothing.
 
     Attributes:
         average: the average of the trained parameters; None without `StepOptions.averaging`.
@@ -112,7 +115,9 @@ class AutomaticModule:
     """
 
     # Attributes of the instance that hide those of its class for the time of a fit.
-    _REPLACED = ("training_step", "log", "log_dict", "on_train_batch_start", "on_train_batch_end")
+    _REPLACED = (
+        "training_step", "log", "log_dict", "on_train_batch_start", "on_train_batch_end", "configure_optimizers",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -122,7 +127,9 @@ class AutomaticModule:
         engine: str = "ghost",
         options: StepOptions | None = None,
         after_last: Callable[[], None] = lambda: None,
+        purchases: Purchases | None = None,
     ) -> None:
+        self._purchases = purchases
         self._module, self._account, self._stage, self._engine = module, account, stage, engine
         options = options or StepOptions()
         self._options, self._after_last = options, after_last
@@ -161,6 +168,11 @@ class AutomaticModule:
         self._before, self._after = module.on_train_batch_start, module.on_train_batch_end
         instance.on_train_batch_start = lambda *_: None
         instance.on_train_batch_end = lambda *_: None
+        # Lightning forgets there which number a learning rate follows, as steps are manual.
+        configure = module.configure_optimizers
+        instance.configure_optimizers = lambda: self.learning_rates.note_monitors(configure())
+        if purchases is not None:
+            purchases.begin(module.trainer)
 
     def restore(self) -> None:
         """Give the module back as it was: its next fit, with or without privacy, begins anew."""
@@ -169,12 +181,16 @@ class AutomaticModule:
         vars(self._results).pop("log", None)
         self._hooks.restore()
         self._module.automatic_optimization = True
+        if self._purchases is not None:
+            self._purchases.end()
 
     def __call__(self, batch: LotBatch) -> None:
         module: Any = self._module
         wrapped = module.optimizers()
         for lot in batch:
             self._values, self._index = {}, self._account.step_of(self._stage)
+            if self._lots is not None:
+                self._lots.begin()
             if self._before(None, self._index) == -1:
                 raise MisconfigurationException(
                     "on_train_batch_start returned -1, which ends an epoch: a fit ends with the last planned step, or with "
@@ -195,6 +211,8 @@ class AutomaticModule:
             self._write_logs(logged)
             # A module may change its parameters here (a moving average, a bound of weights), which takes no further record.
             self._after(None, None, self._index)
+            if self._purchases is not None:
+                self.learning_rates.follow(self._purchases.after_step())
             if not self._account.remaining(self._stage):
                 self._after_last()
             # A batch ends where the Trainer ends the fit: a lot that is not drawn costs nothing.
@@ -211,7 +229,7 @@ class AutomaticModule:
                 data_free.append(term)
             else:
                 private.append(self._gradients(term, lot))
-        self._stepping.set_gradients(*private, data_free=data_free)
+        self._stepping.set_gradients(*private, data_free=data_free, metrics=self._lots and self._lots.release)
         # Through the wrapper, so that Lightning counts steps.
         wrapped.step()
 
@@ -248,6 +266,21 @@ class AutomaticModule:
         return [sees_records(terms) for terms in terms_of_each(given, len(self._optimizers))]
 
     @property
+    def _lots(self) -> LotMetrics | None:
+        """The numbers of lots that are bought."""
+        return None if self._purchases is None else self._purchases.lots
+
+    @property
+    def bought(self) -> frozenset[str]:
+        """The names of the public numbers that are bought."""
+        return frozenset() if self._purchases is None else self._purchases.names
+
+    def tell_callbacks(self) -> None:
+        """Let the callbacks that follow a bought number look at a new one; the Trainer is between two batches."""
+        if self._purchases is not None:
+            self._purchases.tell_callbacks(self._module)
+
+    @property
     def of_user(self) -> tuple[Callable, ...]:
         """The functions that it calls in a loss, beside the module's own."""
         return self._hooks.functions + (() if self._options.views is None else (self._options.views.augment,))
@@ -261,8 +294,19 @@ class AutomaticModule:
     def _optimizers(self) -> list:
         return self._module.trainer.optimizers
 
+    def _listen(self, call: Callable[[], object]) -> dict[str, Tensor | float]:
+        """Return what the module logs during a call beside the lots, by name, a number a row."""
+        self._values = {}
+        try:
+            call()
+            return dict(self._of_rows)
+        finally:
+            self._forget_logged()
+
     def _log(self, name: str, value: Any, *others: Any, **options: Any) -> None:
         if self._values is not None:
+            if self._purchases is not None:
+                self._purchases.check_scalar(name, value)
             self._of_rows[name] = rows_of(value) if isinstance(value, Tensor) else float(value)
             return
         self._log_elsewhere(name, value, *others, **options)
@@ -279,7 +323,7 @@ class AutomaticModule:
 
     def _write_logs(self, values: dict[tuple[str, int], tuple[Tensor | float, int]]) -> None:
         trainer: Any = self._module.trainer
-        step = sum(self._account.done.values())
+        step = self._account.step_of(self._stage)
         # Lightning counts steps from 0.
         if step % trainer.log_every_n_steps == 0:
             sums: dict[str, list[float]] = {}
@@ -302,6 +346,8 @@ class AutomaticModule:
         try:
             with refuse_updated_metrics(self._module):
                 self._rehearse(empty)
+                if self._lots is not None:
+                    self._lots.check_logged(self._of_rows, self._of_made_up)
         except UNSUITED as error:
             if len(self._optimizers) > 1 and self._made_up is None:
                 raise _untried(error) from error
@@ -317,6 +363,13 @@ class AutomaticModule:
             )
         finally:
             self._forget_logged()
+        if self._purchases is not None:
+            self._purchases.rehearse(self._module, self._expected_lot, self._listen)
+
+    @property
+    def _of_made_up(self) -> Tensor | None:
+        """A loss for each of some made-up records; None for a training step of terms, which has several losses."""
+        return own_part(next(self._module.parameters())).new_zeros(1) if self._made_up is None else None
 
     def _rehearse(self, empty: Any) -> None:
         some = next(self._module.parameters())
@@ -391,6 +444,8 @@ class AutomaticModule:
         given = self._engine, self._of_rows, self._options.capture
         gradients = self._stepping.compute_gradients(self._module, term, lot, *given)
         self._pace.look(gradients)
+        if self._lots is not None and isinstance(term, PerRecord):
+            self._lots.take(number, self._of_rows, gradients.losses if self._made_up is None else None, lot)
         self._take_logged(number, lot.offsets[-1], lot.slots)
         return gradients
 

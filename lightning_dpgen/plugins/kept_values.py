@@ -72,8 +72,8 @@ def _values(values: Any) -> Collection:
 
 
 @contextmanager
-def refuse_updated_metrics(module: nn.Module) -> Iterator[None]:
-    """Refuse a metric of a module that is updated within the block, where the training step is tried.
+def refuse_updated_metrics(module: nn.Module, step: str = "training_step") -> Iterator[None]:
+    """Refuse a metric of a module that is updated within the block, where a step of it is tried.
 
     A metric keeps its sums in attributes, where the values of a record are lost when the loss returns. What torch says of
     that names neither the attribute nor a cure.
@@ -112,7 +112,7 @@ def refuse_updated_metrics(module: nn.Module) -> Iterator[None]:
     if updated:
         name, part = next(iter(updated.items()))
         raise ValueError(
-            f"training_step updates self.{name} ({type(part).__name__}), which keeps sums over records: log the value of a "
+            f"{step} updates self.{name} ({type(part).__name__}), which keeps sums over records: log the value of a "
             "record by self.log, whose mean over a lot stays private, and update metrics in validation_step, on public "
             "records"
         ) from failure

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import CyclicLR, LambdaLR, LRScheduler, MultiplicativeLR, ReduceLROnPlateau
@@ -23,7 +24,8 @@ class LearningRates:
     """The schedulers of an adopted module: each steps when so many lots have been drawn, or passes have been made.
 
     A pass is as many lots as a record is expected in once. A scheduler with ``interval="epoch"`` counts passes, since all
-    steps of a plan are one epoch of the Trainer.
+    steps of a plan are one epoch of the Trainer. One that follows a plateau (`ReduceLROnPlateau`) steps when its monitor, a
+    number that the plan buys, has a new value.
 
     Args:
         module: a module whose fit has begun.
@@ -33,27 +35,42 @@ class LearningRates:
 
     def __init__(self, module: pl.LightningModule, account: Account, stage: str) -> None:
         self._module, self._account, self._stage = module, account, stage
+        # The monitor of each scheduler that follows one, and how many values it has had.
+        self._monitors: dict[int, str | None] = {}
+        self._seen: dict[int, int] = {}
+
+    def note_monitors(self, configured: Any) -> Any:
+        """Return what `configure_optimizers` gave, and keep which number each scheduler of a plateau follows."""
+        self._monitors = {id(scheduler): monitor for scheduler, monitor in _monitors_of(configured)}
+        return configured
 
     @property
     def _configs(self) -> list:
         trainer: Any = self._module.trainer
         return trainer.lr_scheduler_configs
 
-    def check(self) -> None:
+    def check(self, bought: Collection[str] = ()) -> None:
         """Try the schedulers of torch over the plan, and put them back: one that fails would end a fit that is paid for.
 
         A scheduler that leaves the learning rate as it is gets a warning. One with code of the user's (a class, a function,
         the hook `lr_scheduler_step`) is not tried, since that code may count its calls.
 
+        Args:
+            bought: the names of the public numbers that the plan buys, which a plateau may be one of.
+
         Raises:
-            MisconfigurationException: for a scheduler that fails within the plan, or follows a plateau.
+            MisconfigurationException: for a scheduler that fails within the plan, or follows a number that is not bought.
         """
         for config in self._configs:
             scheduler = config.scheduler
             if isinstance(scheduler, ReduceLROnPlateau):
+                monitor = self._monitors.get(id(scheduler))
+                if monitor in bought:
+                    continue
+                known = f"one of {', '.join(sorted(bought))}" if bought else "a number that metrics=NoisyMetrics(...) buys"
                 raise MisconfigurationException(
-                    "a learning rate that follows a plateau (ReduceLROnPlateau) would follow private numbers, whose cost "
-                    "is in no plan: take a schedule of steps"
+                    f"a learning rate that follows a plateau (ReduceLROnPlateau, monitor={monitor!r}) would follow private "
+                    f"numbers, whose cost is in no plan: take a schedule of steps, or for monitor {known}"
                 )
             steps = self._account.plan.stage(self._stage).count
             due = self._counted(config, steps) // config.frequency
@@ -70,9 +87,20 @@ class LearningRates:
         """Step each scheduler that is due after the lot that was drawn last."""
         done = self._account.done[self._stage]
         for config in self._configs:
+            if isinstance(config.scheduler, ReduceLROnPlateau):
+                continue
             now, before = self._counted(config, done), self._counted(config, done - 1)
             if now // config.frequency > before // config.frequency:
                 self._module.lr_scheduler_step(config.scheduler, None)
+
+    def follow(self, values: Mapping[str, float]) -> None:
+        """Step each scheduler of a plateau whose number has a new value, every `frequency` such values."""
+        for config in self._configs if values else ():
+            scheduler = config.scheduler
+            if (monitor := self._monitors.get(id(scheduler))) is not None and monitor in values:
+                seen = self._seen[id(scheduler)] = self._seen.get(id(scheduler), 0) + 1
+                if seen % config.frequency == 0:
+                    self._module.lr_scheduler_step(scheduler, torch.tensor(values[monitor]))
 
     def _is_of_torch(self, scheduler: Any) -> bool:
         hook = type(self._module).lr_scheduler_step
@@ -115,6 +143,19 @@ def _try_rates(scheduler: LRScheduler, times: int) -> set[tuple[float, ...]]:
                 else:
                     group[name] = value
     return rates
+
+
+def _monitors_of(configured: Any, outer: str | None = None) -> Iterator[tuple[ReduceLROnPlateau, str | None]]:
+    """Yield each scheduler of a plateau in what `configure_optimizers` gave, with its monitor."""
+    if isinstance(configured, ReduceLROnPlateau):
+        yield configured, outer
+    elif isinstance(configured, Mapping):
+        monitor = configured.get("monitor", outer)
+        for name in ("lr_scheduler", "scheduler"):
+            yield from _monitors_of(configured.get(name), monitor)
+    elif isinstance(configured, list | tuple):
+        for one in configured:
+            yield from _monitors_of(one)
 
 
 def parts_of(scheduler: Any) -> Iterator[Any]:

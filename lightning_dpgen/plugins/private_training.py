@@ -22,7 +22,10 @@ from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.automatic_module import StepOptions
 from lightning_dpgen.plugins.learning_rates import parts_of
 from lightning_dpgen.plugins.namespaces import MisconfigurationException, classes, pl
+from lightning_dpgen.plugins.noisy_metrics import NoisyMetrics
+from lightning_dpgen.plugins.private_validation import PrivateValidation
 from lightning_dpgen.plugins.public_parts import PublicParts
+from lightning_dpgen.plugins.purchases import Purchases
 from lightning_dpgen.plugins.training_data import TrainingData
 from lightning_dpgen.plugins.training_ledger import open_account
 from lightning_dpgen.privacy.account import Account
@@ -97,6 +100,9 @@ class PrivateTraining:
         averaging: the part of the average of parameters that stays in a step, from 0, below 1: `release` writes the
             average, and `averaged` puts it into the module. 0 keeps none.
         share_private_logs: let loggers of services have numbers under ``private/``, too (`MomentsAccountant`).
+        metrics: noisy means of what the training step computes of each record, such as its loss, which the plan pays for:
+            curves that may be looked at, and followed by callbacks.
+        validation: the same of a validation step on private records.
         public: names of the module's buffers and frozen parameters that are no function of the records, and are released
             with what was trained. A fit of a module with others is refused before its first step. ``frozen`` names all of
             them; one that the fit changes is refused at the release then. The certificate lists them.
@@ -150,6 +156,8 @@ class PrivateTraining:
         multiplicity: int = 1,
         averaging: float = 0.0,
         share_private_logs: bool = False,
+        metrics: NoisyMetrics | None = None,
+        validation: PrivateValidation | None = None,
         public: Sequence[str] | Literal["frozen"] = (),
         sampler: str = POISSON,
         bands: int | None = None,
@@ -163,6 +171,8 @@ class PrivateTraining:
         _check("ledger", ledger, isinstance(ledger, str | Path | None), "a path, or None")
         _check("stream", stream, isinstance(stream, PrivateStream | None), "a PrivateStream, or None")
         _check("study", study, isinstance(study, Study | None), "a Study, or None")
+        _check("metrics", metrics, isinstance(metrics, NoisyMetrics | None), "a NoisyMetrics, or None")
+        _check("validation", validation, isinstance(validation, PrivateValidation | None), "a PrivateValidation, or None")
         _check("steps", steps, type(steps) is int and steps >= 1, "a whole number (int), 1 or more")
         if augment is None and multiplicity != 1:
             raise ValueError(f"multiplicity={multiplicity!r}: several views need augment=..., which makes them of a record")
@@ -184,8 +194,11 @@ class PrivateTraining:
             largest_lot=largest_lot,
             at_most=at_most,
         )
-        stage = training_stage(clipping, n=n, sampler=chosen_sampler, steps=steps)
-        plan = make_plan([stage], epsilon=epsilon, delta=delta, max_rows=max_rows, accountant=accountant)
+        share = None if metrics is None else metrics.share
+        stage = training_stage(clipping, n=n, sampler=chosen_sampler, steps=steps, metrics=share)
+        # Validation is interleaved with the steps.
+        stages = [stage] if validation is None else [validation.stage(steps), stage]
+        plan = make_plan(stages, epsilon=epsilon, delta=delta, max_rows=max_rows, accountant=accountant)
         data = TrainingData(records, sample_rate) if isinstance(records, classes("LightningDataModule")) else None
         if data is not None:
             records, collate_fn = data.dataset, collate_fn or data.collate_fn
@@ -197,18 +210,25 @@ class PrivateTraining:
             chosen_sampler.check_persons(stage.stage)
         person_of = persons_of(store, persons, max_rows)
         chosen_sampler.check_units(stage.stage, len(store) if person_of is None else len(np.unique(person_of)))
-        _check_delta(plan, study)
+        if validation is not None:
+            persons_of(validation.store, validation.persons, max_rows)
+        _check_delta(plan, study, n if validation is None else max(n, validation.n))
         warn_of_declared(plan.n, len(store))
         path = None if ledger is None else Path(ledger).resolve()
         begun = None if path is None else _BEGUN.get(path)
         # In a notebook a cell that failed is run again, and its first training has the ledger still.
         earlier = None if begun is None or begun.fitting else begun.account
-        self.account = open_account(plan, ledger, stream, study, store, persons, earlier)
+        looked_at = None if validation is None else (validation.store, validation.persons)
+        self.account = open_account(plan, ledger, stream, study, store, persons, earlier, looked_at)
         self.plan = self.account.plan
         self._lots = PoissonLots(store, self.account, persons=persons)
         self._callback = _Accountant(
             self._lots, data, self.account, clipping, engine, options, share_private_logs, public_parts, ledger is None
         )
+        self._declared: dict[str, Any] = {}
+        if metrics is not None or validation is not None:
+            self._callback._purchases = Purchases(metrics, validation, self.account)
+            self._declared = self._callback._purchases.declared
         self._released: Path | None = None
         if path is not None:
             _BEGUN[path] = self._callback
@@ -290,7 +310,7 @@ class PrivateTraining:
                 "made of it without a further look at records, is released by release_weights(model, private.account, ...)"
             )
         average = self._callback.average
-        declared = (declared or {}) | ({} if average is None else {"averaging": average.keep})
+        declared = (declared or {}) | self._declared | ({} if average is None else {"averaging": average.keep})
         with nullcontext() if average is None else average.in_their_place():
             certificate = release_weights(
                 model, self.account, folder, data=data, unit=unit, declared=declared, public=public
@@ -318,9 +338,8 @@ def _check(name: str, value: Any, fits: bool, expected: str) -> None:
         raise ValueError(f"{name}={value!r}: expected {expected}")
 
 
-def _check_delta(plan: Plan, study: Study | None) -> None:
+def _check_delta(plan: Plan, study: Study | None, n: int) -> None:
     """Refuse a delta of 1/n or more, and warn of one above 1/(10 n)."""
-    n = plan.n or 1
     if plan.private and plan.delta >= 1.0 / n:
         raise ValueError(
             f"delta={plan.delta:g}: expected less than 1/n = {1.0 / n:.3g}, since publishing one record at random would "

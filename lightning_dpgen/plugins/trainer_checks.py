@@ -93,7 +93,8 @@ def _check_callback(callback: pl.Callback) -> None:
     if monitor is not None and not str(monitor).startswith(PUBLIC):
         raise MisconfigurationException(
             f"{name}(monitor={monitor!r}) selects by a number computed from records, whose cost is in no plan: leave it "
-            "out, or log what is computed from synthetic or public data under public/"
+            "out, buy a noisy mean (metrics= or validation= of a PrivateTraining) and follow that, as in monitor="
+            f"{PUBLIC + str(monitor)!r}, or log what is computed from synthetic or public data under public/"
         )
     for setting in ("filename", "CHECKPOINT_NAME_LAST") if isinstance(callback, classes("callbacks.Checkpoint")) else ():
         template = getattr(callback, setting, None) or ""

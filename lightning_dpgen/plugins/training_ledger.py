@@ -33,17 +33,20 @@ def open_account(
     store: Store,
     persons: np.ndarray | None,
     earlier: Account | None = None,
+    validation: tuple[Store, np.ndarray | None] | None = None,
 ) -> Account:
     """Return a new account, or that of the run that the ledger holds; other ranks than 0 learn from rank 0 which it is.
 
     Args:
         earlier: an account of this process that has the ledger and gives it up, if the run goes on.
+        validation: the validation records that the plan looks at, and their persons.
 
     Raises:
         LedgerError: if the ledger holds a run with other settings, or on other records.
     """
     if ledger is None or launched_as() or not Path(ledger).exists():
-        return Account(plan, ledger, stream, about=None if ledger is None else _about(store, persons), study=study)
+        about = None if ledger is None else _about(store, persons, validation)
+        return Account(plan, ledger, stream, about=about, study=study)
     # Read first, since opening a ledger writes to it.
     begun = Ledger.read(ledger)
     if not _promises(begun, plan):
@@ -53,7 +56,7 @@ def open_account(
         )
     key = begun.about.get("key")
     known = isinstance(key, str) and re.fullmatch("[0-9a-f]{32}", key)
-    if not known or begun.about != _about(store, persons, key):
+    if not known or begun.about != _about(store, persons, validation, key):
         raise LedgerError(
             f"ledger={str(ledger)!r}: holds a run on other records or persons, and what it has spent is about those: "
             "give the same ones to go on with it, or another file for a new run"
@@ -66,14 +69,24 @@ def open_account(
     return account
 
 
-def _about(store: Store, persons: np.ndarray | None, key: str | None = None) -> dict[str, str]:
-    """Return what a ledger says of records and persons: a fingerprint and its key; items of a Dataset are left out."""
+def _about(
+    store: Store,
+    persons: np.ndarray | None,
+    validation: tuple[Store, np.ndarray | None] | None,
+    key: str | None = None,
+) -> dict[str, str]:
+    """Return what a ledger says of records and persons: fingerprints and their key; items of a Dataset are left out."""
     key = key or secrets.token_hex(16)
+    about = {"key": key, "records": _fingerprint(store, persons, key)}
+    return about if validation is None else about | {"validation": _fingerprint(*validation, key)}
+
+
+def _fingerprint(store: Store, persons: np.ndarray | None, key: str) -> str:
     digest = hashlib.blake2b(content(store), key=bytes.fromhex(key), digest_size=16)
     if persons is not None:
         # As numbers, so that text and numbers of persons are told apart alike.
         digest.update(np.unique(np.asarray(persons), return_inverse=True)[1].astype(np.int64).tobytes())
-    return {"key": key, "records": digest.hexdigest()}
+    return digest.hexdigest()
 
 
 def _promises(ledger: Ledger, plan: Plan) -> bool:
@@ -83,7 +96,8 @@ def _promises(ledger: Ledger, plan: Plan) -> bool:
     except ValueError:
         return False
     ours, theirs = ((p.delta, p.relation, p.max_rows, p.n, p.accountant) for p in (plan, begun))
-    return ours == theirs and len(begun.stages) == 1 and plan.stages[0].draws_as(begun.stages[0])
+    counts = len(begun.stages) == len(plan.stages)
+    return ours == theirs and counts and all(a.draws_as(b) for a, b in zip(plan.stages, begun.stages, strict=True))
 
 
 def digest_of(module: nn.Module, frozen: FrozenTensors | None = None) -> str:
@@ -112,7 +126,7 @@ def record_of(account: Account) -> dict[str, Any]:
     What has to be known again and is secret is written beside the ledger as well, and does not stand in the checkpoint.
     """
     account.save_private_state()
-    drawn = [access.as_json() | {"count": count} for access, count in account.ledger.accesses]
+    drawn = [access.as_json() | {"count": count} for access, count in account.accesses]
     return {"head": account.ledger.head, "done": account.done, "spent": drawn}
 
 

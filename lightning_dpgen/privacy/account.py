@@ -359,7 +359,8 @@ class Account:
             if self._entry.study is not None and not self.follows:
                 self._entry.enter(self.ledger.run, self.plan)
             if access.private:
-                block = min(_BLOCK, max(1, planned.count // _BLOCK_SHARE))
+                # Lines that wait for an interleaved stage would stand before those of the next.
+                block = 1 if planned.interleaved else min(_BLOCK, max(1, planned.count // _BLOCK_SHARE))
                 self._write(access, ahead=min(block, planned.count - step))
             elif not self.ledger.accesses:
                 # One line says it all: the run is not private, whatever else is read.
@@ -443,7 +444,7 @@ class Account:
         for earlier in self.plan.stages:
             if earlier is planned:
                 break
-            if self.remaining(earlier.name):
+            if self.remaining(earlier.name) and not earlier.interleaved:
                 raise PlanMismatch(f"stage {planned.name!r} was opened before stage {earlier.name!r} was complete")
 
     @property

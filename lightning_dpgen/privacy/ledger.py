@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from io import FileIO
@@ -42,7 +43,9 @@ _SHAPES = {
     "trained": shape(trained=_TEXT),
     "closed": shape(closed={"type": "integer", "minimum": 0}, never_drawn=_IDS),
 }
-_STATE = ("run", "promise", "plan", "about", "noise", "trained", "head", "noises", "_heads", "_ahead", "_drawn")
+_STATE = (
+    "run", "promise", "plan", "about", "noise", "trained", "head", "noises", "_heads", "_ahead", "_drawn", "_counts",
+)  # fmt: skip
 
 
 class Ledger:
@@ -96,6 +99,8 @@ class Ledger:
         self._broken = False
         self._ahead: list[tuple[str, Access]] = []
         self._drawn: list[tuple[Access, int]] = []
+        # By stage, since interleaved stages leave many entries.
+        self._counts: Counter[str] = Counter()
         self._closed, self._process = False, os.getpid()
         self.run = secrets.token_hex(8)
         header = {"ledger": FORMAT_VERSION, "run": self.run, "opened": chain.now()}
@@ -161,11 +166,7 @@ class Ledger:
 
     def count(self, stage: str) -> int:
         """Return how many accesses of a stage were drawn."""
-        total = 0
-        for access, count in self._drawn:
-            if access.stage == stage:
-                total += count
-        return total
+        return self._counts[stage]
 
     def knows(self, head: str) -> bool:
         """Return whether a checksum that was once the `head` is that of a line of this ledger."""
@@ -191,6 +192,7 @@ class Ledger:
             self._append([{"id": identity, **access.as_line()}])
             self._ahead.append((identity, access))
         self._ahead.pop()
+        self._counts[access.stage] += 1
         if self._drawn and self._drawn[-1][0] == access:
             self._drawn[-1] = (access, self._drawn[-1][1] + 1)
         else:
@@ -307,6 +309,7 @@ class Ledger:
                 raise lines.damage_error(number, str(error)) from None
         self.head, self._heads = lines.head, lines.heads
         self._drawn = [(access, len(list(equal))) for access, equal in groupby(entries.values())]
+        self._counts = Counter(access.stage for access in entries.values())
         return lines.ending
 
 

@@ -35,7 +35,11 @@ _COUNT = {"type": "integer", "minimum": 1, "maximum": 10**9}
 _NUMBER = {"type": "number"}
 _REFERENCE = shape(multiplier=_NUMBER, failure=_NUMBER, after=_COUNT, replaceable={"type": "boolean"}).schema
 _SHAPE = shape(
-    stages={"type": "array", "minItems": 1, "items": shape(count=_COUNT, share=_NUMBER, multiple_=_COUNT).schema},
+    stages={
+        "type": "array",
+        "minItems": 1,
+        "items": shape(count=_COUNT, share=_NUMBER, multiple_=_COUNT, interleaved_={"const": True}).schema,
+    },
     target_epsilon={"type": ["number", "null"], "exclusiveMinimum": 0},
     delta={"type": "number", "minimum": 0, "exclusiveMaximum": 1},
     relation={"enum": list(RELATIONS)},
@@ -54,21 +58,26 @@ MOST_STAGES = 1000
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a plan: `count` equal accesses, which make a difference by so many at a time (`multiple`)."""
+    """One stage of a plan: `count` equal accesses, which make a difference by so many at a time (`multiple`).
+
+    Accesses of an `interleaved` stage are made between those of the stages behind it, when public numbers say so.
+    """
 
     access: Access
     count: int
     share: float
     multiple: int = 1
+    interleaved: bool = False
 
     @property
     def name(self) -> str:
         return self.access.stage
 
     def as_json(self) -> dict[str, Any]:
-        """Return the stage as it stands in a ledger; a multiple of 1 is left out."""
+        """Return the stage as it stands in a ledger; what is as ever is left out."""
         fields = self.access.as_json() | {"count": self.count, "share": self.share}
-        return fields if self.multiple == 1 else fields | {"multiple": self.multiple}
+        fields |= {} if self.multiple == 1 else {"multiple": self.multiple}
+        return fields | ({"interleaved": True} if self.interleaved else {})
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Stage:
@@ -81,7 +90,8 @@ class Stage:
             raise ValueError(
                 f"stage {fields.get('stage')!r}: a schedule of noise or rate, which this version does not know"
             )
-        return cls(Access.from_json(fields), int(fields["count"]), fields["share"], int(fields.get("multiple", 1)))
+        count, multiple = int(fields["count"]), int(fields.get("multiple", 1))
+        return cls(Access.from_json(fields), count, fields["share"], multiple, fields.get("interleaved", False))
 
     def draws_as(self, other: Stage) -> bool:
         """Return whether both stages draw the same, whichever way their numbers were computed.
@@ -283,8 +293,8 @@ class Plan:
         Multipliers stay. Accesses that were made and lost are made again, and the flexible stage gives up as many as it
         takes to stay within the budget, or below the reference; its own total never grows. The accesses of that stage whose
         results are there in the end are a multiple of its `multiple`, since the rest would be paid for and change nothing.
-        Where accesses of that stage alone were lost, the plan stays as it is, since stopping early does not lower its cost;
-        those beyond a multiple are then made and change nothing.
+        Where accesses of that stage alone were lost, or of interleaved ones, the plan stays as it is, since stopping early
+        does not lower its cost; those beyond a multiple are then made and change nothing.
 
         Args:
             drawn: accesses of each stage that were made, lost ones included.
@@ -294,8 +304,10 @@ class Plan:
             BudgetTooSmall: if no access of the flexible stage would fit beside the lost ones, or fewer than its `multiple`.
         """
         last = self.stages[-1] if self.flexible is None else self.stage(self.flexible)
-        # Steps in turn are not made again: those that were lost are steps of the same mechanism.
-        others = [stage.name for stage in self.stages if stage is not last and not stage.access.sampler.in_turn]
+        # Steps in turn are not made again: those that were lost are steps of the same mechanism. Nor are interleaved ones,
+        # which nothing behind them is made from.
+        once = [stage.name for stage in self.stages if stage.interleaved or stage.access.sampler.in_turn]
+        others = [stage.name for stage in self.stages if stage is not last and stage.name not in once]
         again = {name: drawn.get(name, 0) - done.get(name, 0) for name in others}
         grown = tuple(replace(stage, count=stage.count + again.get(stage.name, 0)) for stage in self.stages)
         # Lost accesses change nothing, so as many as make a difference have to come on top of them.

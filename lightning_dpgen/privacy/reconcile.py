@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import dp_accounting
@@ -16,12 +18,14 @@ from lightning_dpgen.privacy.plan import Plan
 
 
 def order_by_stage(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> list[tuple[Access, int]]:
-    """Return the accesses of a ledger by stage in the plan's order.
+    """Return the accesses of a ledger by stage in the plan's order, neighbours that are alike counted together.
 
-    A run that went on makes early stages again after later ones; what a composition costs does not depend on the order.
+    A run that went on makes early stages again after later ones, and stages may be interleaved; what a composition costs
+    does not depend on the order.
     """
     order = {stage.name: position for position, stage in enumerate(plan.stages)}
-    return sorted(accesses, key=lambda run: order.get(run[0].stage, len(order)))
+    runs = sorted(accesses, key=lambda run: order.get(run[0].stage, len(order)))
+    return [(access, sum(count for _, count in alike)) for access, alike in groupby(runs, key=itemgetter(0))]
 
 
 def drawn_event(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> dp_accounting.DpEvent:

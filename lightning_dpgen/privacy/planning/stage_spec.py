@@ -40,6 +40,7 @@ class StageSpec:
         n: the number of records that the numbers above were chosen for, kept in the plan; None where none of them depends
             on it.
         multiple: a count that is solved for, or shortened after a crash, is a multiple of this.
+        interleaved: whether accesses are made between those of the stages behind it, and not before them.
 
     Raises:
         ValueError: for a count, an n or a multiple that is no whole number, 1 or more; for a count that the sampler was not
@@ -57,6 +58,7 @@ class StageSpec:
     deltas: Mapping[str, float] = field(default_factory=dict)
     n: int | None = None
     multiple: int = 1
+    interleaved: bool = False
 
     def __post_init__(self) -> None:
         for name, of in (("count", ""), ("n", " of records"), ("multiple", "")):
@@ -99,7 +101,7 @@ class StageSpec:
 
     def make_stage(self, multiplier: float, share: float = 1.0) -> Stage:
         """Return the stage with this multiplier of noise; see `access`."""
-        return Stage(self.access(multiplier), self.known_count, share, self.multiple)
+        return Stage(self.access(multiplier), self.known_count, share, self.multiple, self.interleaved)
 
 
 def check_specs(specs: Sequence[StageSpec], epsilon: float | None) -> None:
