@@ -3,9 +3,11 @@
 Each step draws one noise more, in the access of its lot. With v_ij the number j of record i, clamped to public bounds of
 middle m_j and half width h_j, and k such numbers:
 
-    x_ij     <-  round(2^20 (v_ij - m_j) / h_j)                  private; whole, from -2^20 to 2^20
-    s        <-  2^-20 sum_i x_i + N(0, (multiplier sqrt k)^2)   public; a record moves the sum by sqrt k at most
-    mean_j   <-  m_j + h_j (sum of s_j over a window of steps) / (L times the steps),    L the expected lot
+    x_ij    <-  round(2^20 (v_ij - m_j) / h_j),   x_i0 = 2^20               private; whole, from -2^20 to 2^20
+    s       <-  2^-20 sum_i x_i + N(0, (multiplier sqrt(k + 1))^2)          public; a record moves the sum by sqrt(k + 1)
+    mean_j  <-  m_j + h_j (sum of s_j) / (sum of s_0), over the steps of a window
+
+So a mean is divided by a noisy number of its records, which the lots and a declared number have only in expectation.
 
 The records are those of the lot, so gradient and numbers are one subsampled Gaussian (docs/guarantees/lots.md, "One lot,
 one event"), and the plan gives this noise a share of its inverse square. No forward pass is made for it, and a mean is over
@@ -15,7 +17,7 @@ all records of a window of steps, as a curve of training is anywhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +56,7 @@ class BoundedNumbers:
     Example:
         >>> numbers = BoundedNumbers({"loss": (0, 4)})
         >>> numbers.sum_of({"loss": torch.tensor([0.0, 3.0, 9.0, float("nan")])}, 4) / 2**20
-        tensor([0.5000])
+        tensor([0.5000, 4.0000])
     """
 
     bounds: Mapping[str, tuple[float, float]]
@@ -84,8 +86,8 @@ class BoundedNumbers:
 
     @property
     def sensitivity(self) -> float:
-        """The most by which one record moves the sums, in half widths: the root of their number, rounded up."""
-        return math.nextafter(math.sqrt(len(self.bounds)), math.inf)
+        """The most by which one record moves the sums and their number, in half widths, rounded up."""
+        return math.nextafter(math.sqrt(len(self.bounds) + 1), math.inf)
 
     def check_scalar(self, name: str, value: Any) -> None:
         """Refuse more than one number of a record.
@@ -120,7 +122,8 @@ class BoundedNumbers:
             )
 
     def sum_of(self, values: Mapping[str, Tensor], size: int) -> Tensor:
-        """Return the exact sums (k,) over records, int64, in multiples of 2^-20 half widths from the middle.
+        """Return the exact sums (k + 1,) over records, int64: in multiples of 2^-20 half widths from the middle, and their
+        number as such multiples of 1.
 
         Args:
             values: the numbers (B,) of records by name; one that is not there adds nothing.
@@ -131,10 +134,11 @@ class BoundedNumbers:
         some = next((x for x in values.values() if isinstance(x, Tensor)), None)
         device = torch.device("cpu") if some is None else some.device
         if not size:
-            return torch.zeros(len(self.bounds), dtype=torch.int64, device=device)
+            return torch.zeros(len(self.bounds) + 1, dtype=torch.int64, device=device)
         # Each operation is on one number alone, so its bits follow from that number.
-        rows = torch.zeros(len(self.bounds), size, dtype=_real(device), device=device)
-        for row, (name, (low, high)) in zip(rows, self.bounds.items(), strict=True):
+        rows = torch.zeros(len(self.bounds) + 1, size, dtype=_real(device), device=device)
+        rows[-1] = 1.0
+        for row, (name, (low, high)) in zip(rows[:-1], self.bounds.items(), strict=True):
             if name in values:
                 middle, half = 0.5 * low + 0.5 * high, 0.5 * (high - low)
                 row.copy_(values[name]).sub_(middle).div_(half)
@@ -168,22 +172,28 @@ class BoundedNumbers:
                     raise ValueError(f"self.log({name!r}, ...): expected one number of each record, which is alone there")
         return values
 
-    def means(self, noisy: Iterable[float], divisors: Iterable[float], deviations: Iterable[float]) -> dict[str, float]:
+    def means(
+        self, sums: Sequence[float], counts: Sequence[float], expected: Sequence[float], deviations: Sequence[float]
+    ) -> dict[str, float]:
         """Return the noisy mean of each number that was there, and its error bar, by their names.
 
+        A count that noise has moved by more than a factor of 2 is taken for half or twice the expected one. The error bar
+        is 1.96 standard deviations of the quotient, by the delta method; it holds where noise is small beside the count.
+
         Args:
-            noisy: the noisy sums (k,), in half widths.
-            divisors: the expected number of records behind each; 0 leaves the number out.
-            deviations: the standard deviation of the noise of each sum.
+            sums, counts: the noisy sums (k,) in half widths, and the noisy numbers of the records behind them.
+            expected: the expected numbers of these records; 0 leaves a number out.
+            deviations: the standard deviations of the noise on each sum, and on its count.
         """
         found = {}
-        for name, (low, high), total, divisor, deviation in zip(
-            self.public, self.bounds.values(), noisy, divisors, deviations, strict=True
+        for name, (low, high), total, count, about, deviation in zip(
+            self.public, self.bounds.values(), sums, counts, expected, deviations, strict=True
         ):
-            if divisor:
-                half = 0.5 * (high - low)
-                found[name] = 0.5 * low + 0.5 * high + half * total / divisor
-                found[name + ERROR] = _NORMAL_95 * half * deviation / divisor
+            if about:
+                count, half = min(max(count, 0.5 * about), 2.0 * about), 0.5 * (high - low)
+                mean = total / count
+                found[name] = 0.5 * low + 0.5 * high + half * mean
+                found[name + ERROR] = _NORMAL_95 * half * deviation * math.hypot(1.0, min(abs(mean), 1.0)) / count
         return found
 
 
@@ -253,7 +263,7 @@ class LotMetrics:
         self._parts: dict[int, Tensor] = {}
         self._checked = False
         self._logged: set[str] = set()
-        # Noisy sums since the last mean, and the steps behind each; all of them are public.
+        # Noisy sums and counts (2, k) since the last mean, and the steps behind each; all of them are public.
         self._noisy: Tensor | None = None
         self._steps = [0] * len(metrics.bounds)
 
@@ -299,12 +309,10 @@ class LotMetrics:
         parts = list(self._parts.values()) or [self.numbers.sum_of({}, 0)]
         exact = self.numbers.in_half_widths(torch.stack(parts).sum(dim=0))
         noisy = gaussian(access, METRICS, exact, sensitivity=self.numbers.sensitivity)
-        for j, name in enumerate(self.numbers.bounds):
-            if name in self._logged:
-                self._steps[j] += 1
-            else:
-                noisy[j] = 0.0
-        self._noisy = noisy if self._noisy is None else noisy.add_(self._noisy.to(noisy))
+        there = torch.tensor([float(name in self._logged) for name in self.numbers.bounds]).to(noisy)
+        both = torch.stack([noisy[:-1], noisy[-1].expand(len(there))]) * there
+        self._noisy = both if self._noisy is None else both.add_(self._noisy.to(both))
+        self._steps = [n + (name in self._logged) for n, name in zip(self._steps, self.numbers.bounds, strict=True)]
 
     def due(self) -> dict[str, float]:
         """Return the means of the steps since the last ones, with their error bars; nothing before it is their time."""
@@ -312,10 +320,9 @@ class LotMetrics:
         if self._noisy is None or (step % self._every and self._account.remaining(self._stage)):
             return {}
         access = plan.stage(self._stage).access
-        expected = access.sample_rate * (plan.n or 1)
         deviation = access.multipliers[METRICS] * self.numbers.sensitivity * plan.max_rows
-        divisors, deviations = [expected * n for n in self._steps], [deviation * math.sqrt(n) for n in self._steps]
-        means = self.numbers.means(self._noisy.tolist(), divisors, deviations)
+        expected = [access.sample_rate * (plan.n or 1) * n for n in self._steps]
+        means = self.numbers.means(*self._noisy.tolist(), expected, [deviation * math.sqrt(n) for n in self._steps])
         self._noisy, self._steps = None, [0] * len(self._steps)
         return means
 

@@ -171,8 +171,9 @@ class PrivateTraining:
         _check("ledger", ledger, isinstance(ledger, str | Path | None), "a path, or None")
         _check("stream", stream, isinstance(stream, PrivateStream | None), "a PrivateStream, or None")
         _check("study", study, isinstance(study, Study | None), "a Study, or None")
-        _check("metrics", metrics, isinstance(metrics, NoisyMetrics | None), "a NoisyMetrics, or None")
-        _check("validation", validation, isinstance(validation, PrivateValidation | None), "a PrivateValidation, or None")
+        for name, value, kind in (("metrics", metrics, NoisyMetrics), ("validation", validation, PrivateValidation)):
+            # The message does not show the value, which may be records.
+            _check(name, type(value).__name__, value is None or isinstance(value, kind), f"a {kind.__name__}, or None")
         _check("steps", steps, type(steps) is int and steps >= 1, "a whole number (int), 1 or more")
         if augment is None and multiplicity != 1:
             raise ValueError(f"multiplicity={multiplicity!r}: several views need augment=..., which makes them of a record")

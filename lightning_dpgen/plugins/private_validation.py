@@ -4,7 +4,8 @@ Each access is a full pass over the validation records, or a Poisson sample of t
 record alone, without gradients, and what it logs is clamped and summed as in `noisy_metrics.py`, in whole numbers, with
 noise of the stage's own:
 
-    mean_j  <-  m_j + h_j 2^-20 (sum_i x_i + round(N(0, (2^20 multiplier sqrt k)^2)))_j / L,   L = sample rate times n
+    s       <-  2^-20 (sum_i x_i + round(N(0, (2^20 multiplier sqrt(k + 1))^2)))
+    mean_j  <-  m_j + h_j s_j / s_0
 
 The stage is composed with the training, one after the other: a person may have a record in both. Accesses are made after
 every so many steps, by the ledger's count of steps, and so many as were promised, whatever was lost in a crash.
@@ -194,7 +195,8 @@ class ValidationPasses:
         """Make one access."""
         account, numbers, module = self._account, self._validation.numbers, self._module
         lot = self._lots.draw()
-        sums = torch.zeros(len(numbers.bounds), dtype=torch.int64)
+        k = len(numbers.bounds)
+        sums = torch.zeros(k + 1, dtype=torch.int64)
         with self._evaluating():
             for part in self._parts.lots(lot, account.stream):
                 sums += self._sums(part.to(module.device, _kind(module)).fetch()).cpu()
@@ -202,8 +204,8 @@ class ValidationPasses:
             unit, multiplier = numbers.unit, access.access.multipliers[METRICS]
             noisy = rounded_gaussian(access, METRICS, sums, unit=unit, sensitivity=numbers.sensitivity)
         deviation = multiplier * numbers.sensitivity * account.plan.max_rows
-        k = len(numbers.bounds)
-        return numbers.means(noisy.tolist(), [self._expected] * k, [deviation] * k)
+        *of_numbers, count = noisy.tolist()
+        return numbers.means(of_numbers, [count] * k, [self._expected] * k, [deviation] * k)
 
     def _sums(self, part: Lot) -> Tensor:
         account, numbers = self._account, self._validation.numbers
