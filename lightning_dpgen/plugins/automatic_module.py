@@ -364,7 +364,7 @@ class AutomaticModule:
         finally:
             self._forget_logged()
         if self._purchases is not None:
-            self._purchases.rehearse(self._module, self._expected_lot, self._listen)
+            self._purchases.rehearse(self._module, self._hooks, self._expected_lot, self._listen)
 
     @property
     def _of_made_up(self) -> Tensor | None:

@@ -16,11 +16,10 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
@@ -29,6 +28,7 @@ from lightning_dpgen.gradients.micro_batches import LotParts
 from lightning_dpgen.gradients.single_records import call_with_records, try_with_records
 from lightning_dpgen.optim.stages import METRICS
 from lightning_dpgen.plugins.kept_values import refuse_updated_metrics
+from lightning_dpgen.plugins.namespaces import pl
 from lightning_dpgen.plugins.noisy_metrics import BoundedNumbers, check_purchase
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
@@ -62,6 +62,7 @@ class PrivateValidation:
         sample_rate: the probability with which a record takes part in a mean; 1 takes all of them. The noise of a mean is
             about the same at any rate.
         persons: (N,) the person of each record, where one person has several.
+        collate_fn: makes the batch of one record, as for `PrivateTraining`.
 
     Raises:
         ValueError: for bounds, a number, a share or a rate that are none; `BadRecords` for records that are none.
@@ -81,12 +82,13 @@ class PrivateValidation:
         every: int = 50,
         sample_rate: float = 1.0,
         persons: np.ndarray | None = None,
+        collate_fn: Callable[[list], Any] | None = None,
     ) -> None:
         check_purchase(share, every)
         check_number("sample_rate", sample_rate, lambda rate: 0.0 < rate <= 1.0, "above 0, up to 1")
         self.numbers, self.n = BoundedNumbers(bounds), read_whole("n", n, of=" of records")
         self.share, self.every, self.sample_rate, self.persons = share, every, float(sample_rate), persons
-        self.store = store_of(records)
+        self.store = store_of(records, collate_fn=collate_fn)
         check_finite(self.store)
         if not len(self.store):
             raise BadRecords("validation records: there are none; expected one or more")
@@ -128,6 +130,7 @@ class ValidationPasses:
         account: the account of the fit.
         stage: the plan's stage of the steps of training.
         module: the module of the fit, on its device.
+        hooks: changes the batch of a record as the hooks of a batch do.
         expected_lot: the expected number of records of a lot of training in this process: so many are computed at a time.
         listen: calls code, and returns what the module has logged in it, a number a row.
     """
@@ -138,12 +141,13 @@ class ValidationPasses:
         account: Account,
         stage: str,
         module: pl.LightningModule,
+        hooks: Callable[[Any], Any],
         expected_lot: float,
         listen: Callable[[Callable[[], object]], Logged],
     ) -> None:
         self._validation, self._account, self._stage, self._module = validation, account, stage, module
         self._lots = PoissonLots(validation.store, account, stage=VALIDATION, persons=validation.persons)
-        self._listen = listen
+        self._hooks, self._listen = hooks, listen
         self._parts = LotParts.of_stage(
             max(1, math.ceil(expected_lot)), self._expected / account.ranks.size, account.plan, VALIDATION, in_slots=True
         )
@@ -174,7 +178,7 @@ class ValidationPasses:
     def _step(self, number: int) -> Callable[[Any], object]:
         """Return the validation step of a pass, as a function of a batch."""
         more = (number,) if self._takes_index else ()
-        return lambda records: self._module.validation_step(records, *more)
+        return lambda records: self._module.validation_step(self._hooks(records), *more)
 
     def due(self) -> dict[str, float]:
         """Look at the records where that is due after the steps so far, and return noisy means with their error bars.
@@ -215,18 +219,18 @@ class ValidationPasses:
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """Return a context for the validation step: evaluation mode, and the precision of the Trainer."""
+        """Return a context for the validation step: evaluation mode, a Trainer that validates, and its precision."""
+        trainer: Any = self._module.trainer
         modes = [(part, part.training) for part in self._module.modules()]
         self._module.eval()
+        trainer.validating = True
         try:
-            with self._precision():
+            with trainer.precision_plugin.val_step_context():
                 yield
         finally:
+            trainer.training = True
             for part, training in modes:
                 part.training = training
-
-    def _precision(self) -> AbstractContextManager[None]:
-        return self._module.trainer.precision_plugin.val_step_context()
 
 
 def _kind(module: pl.LightningModule) -> torch.dtype:

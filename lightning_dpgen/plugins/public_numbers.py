@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
-from pytorch_lightning.utilities.rank_zero import rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_warn
 
+from lightning_dpgen.plugins.namespaces import classes, pl
 from lightning_dpgen.plugins.noisy_metrics import ERROR
 from lightning_dpgen.privacy.account import Account
 
@@ -40,10 +39,12 @@ class PublicNumbers:
         self._new: set[str] = set()
         callbacks: list[Any] = getattr(trainer, "callbacks", [])
         following = [callback for callback in callbacks if getattr(callback, "monitor", None) in self.names]
-        self._stops = [callback for callback in following if isinstance(callback, EarlyStopping)]
+        self._stops = [callback for callback in following if isinstance(callback, classes("callbacks.EarlyStopping"))]
         # With the number of new values that each has seen.
-        self._saves: dict[ModelCheckpoint, int] = {
-            callback: 0 for callback in following if isinstance(callback, ModelCheckpoint) and callback.every_n_epochs
+        self._saves: dict[Any, int] = {
+            callback: 0
+            for callback in following
+            if isinstance(callback, classes("callbacks.ModelCheckpoint")) and callback.every_n_epochs
         }
         for callback in (*self._stops, *self._saves):
             for hook in _AT_ENDS:
@@ -91,7 +92,7 @@ class PublicNumbers:
                 if self._saves[saves] % saves._every_n_epochs == 0:
                     self._save(saves)
 
-    def _save(self, callback: ModelCheckpoint) -> None:
+    def _save(self, callback: Any) -> None:
         if not callback._should_skip_saving_checkpoint(self._trainer):
             candidates = callback._monitor_candidates(self._trainer)
             callback._save_topk_checkpoint(self._trainer, candidates)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import pytorch_lightning as pl
-
+from lightning_dpgen.plugins.namespaces import pl
 from lightning_dpgen.plugins.noisy_metrics import LotMetrics, NoisyMetrics
 from lightning_dpgen.plugins.private_validation import Logged, PrivateValidation, ValidationPasses
 from lightning_dpgen.plugins.public_numbers import PublicNumbers
@@ -58,7 +57,11 @@ class Purchases:
         self._public = self._passes = None
 
     def rehearse(
-        self, module: pl.LightningModule, expected_lot: float, listen: Callable[[Callable[[], object]], Logged]
+        self,
+        module: pl.LightningModule,
+        hooks: Callable[[Any], Any],
+        expected_lot: float,
+        listen: Callable[[Callable[[], object]], Logged],
     ) -> None:
         """Try the validation step on made-up records; see `ValidationPasses`.
 
@@ -68,7 +71,7 @@ class Purchases:
         assert self._public is not None, "within a fit"
         self._public.show_again()
         if self._validation is not None:
-            self._passes = ValidationPasses(self._validation, self._account, TRAINING, module, expected_lot, listen)
+            self._passes = ValidationPasses(self._validation, self._account, TRAINING, module, hooks, expected_lot, listen)
             self._passes.rehearse()
 
     def check_scalar(self, name: str, value: Any) -> None:

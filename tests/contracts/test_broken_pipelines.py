@@ -62,6 +62,14 @@ from contracts.laws.lots import (
     inclusion_is_independent_with_the_public_rate,
     the_rate_is_the_plans_however_many_records_there_are,
 )
+from contracts.laws.metrics import (
+    a_far_record_costs_a_bought_mean_all_that_was_paid,
+    given_the_answers_a_fit_with_bought_numbers_is_the_same_for_any_records,
+    given_the_answers_bought_means_are_the_same_for_any_lot,
+    no_record_costs_a_bought_mean_more_than_its_access,
+    no_record_costs_a_fit_with_bought_numbers_more_than_its_accesses,
+    what_is_bought_of_a_lot_is_a_sum_over_its_records,
+)
 from contracts.laws.noise import (
     a_step_of_persons_has_the_noise_of_one_bound,
     every_component_is_noised_alike_also_without_records,
@@ -106,6 +114,8 @@ from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.plugins.noisy_metrics import BoundedNumbers, LotMetrics
+from lightning_dpgen.plugins.private_validation import ValidationPasses
 from lightning_dpgen.privacy import chain, drawn_noise, mechanisms, reconcile
 from lightning_dpgen.privacy.access import Access, IssuedLots, OpenAccess
 from lightning_dpgen.privacy.account import Account
@@ -179,6 +189,12 @@ orders_fail = what_a_study_states_at_its_orders_fails_with_its_delta
 killed_trial = killed_trials.a_killed_trial_costs_what_was_planned_or_fails
 for_all_records = every_mechanism_is_noised_for_all_records_of_a_person
 stopping_early = stopping_early_does_not_lower_what_is_certified
+bought_costs = no_record_costs_a_bought_mean_more_than_its_access
+bought_all = a_far_record_costs_a_bought_mean_all_that_was_paid
+bought_adds_up = what_is_bought_of_a_lot_is_a_sum_over_its_records
+bought_answers = given_the_answers_bought_means_are_the_same_for_any_lot
+fit_costs = no_record_costs_a_fit_with_bought_numbers_more_than_its_accesses
+fit_answers = given_the_answers_a_fit_with_bought_numbers_is_the_same_for_any_records
 
 BROKEN = {
     "no noise": Broken(mechanisms.gaussian, {NOISE: "pass"}, (mechanism_noise, step_noise)),
@@ -797,6 +813,46 @@ BROKEN = {
         {"event, spending = account.certify()":
          "event, spending = account.event, compute_epsilon(account.event, plan.delta)"},
         (stopping_early,),
+    ),
+    "bought numbers beyond their bounds": Broken(
+        BoundedNumbers.sum_of, {".clamp_(-1.0, 1.0)": ""}, (bought_costs, fit_costs)
+    ),
+    "bought numbers that are not finite": Broken(BoundedNumbers.sum_of, {".nan_to_num_(nan=0.0)": ""}, (bought_costs,)),
+    "noise of one bought number for several": Broken(
+        BoundedNumbers.sensitivity.fget, {"math.sqrt(len(self.bounds) + 1)": "1.0"}, (bought_costs, fit_costs)
+    ),
+    "noise for fewer bought numbers": Broken(
+        BoundedNumbers.sensitivity.fget, {"len(self.bounds) + 1": "len(self.bounds)"}, (bought_costs, fit_costs)
+    ),
+    "noise for more bought numbers than there are": Broken(
+        BoundedNumbers.sensitivity.fget, {"len(self.bounds) + 1": "len(self.bounds) + 2"}, (bought_all,)
+    ),
+    "bought numbers less their mean": Broken(
+        BoundedNumbers.sum_of, {"row.copy_(values[name])": "row.copy_(values[name] - values[name].mean())"},
+        (bought_adds_up,)
+    ),
+    "means by the exact number of records": Broken(
+        LotMetrics.release,
+        {"noisy[-1].expand": "torch.stack(parts).sum(dim=0)[-1].to(noisy).mul(self.numbers.unit).expand"},
+        (bought_answers,),
+    ),
+    "bought numbers without noise": Broken(
+        LotMetrics.release,
+        {"gaussian(access, METRICS, exact, sensitivity=self.numbers.sensitivity)":
+         "(access.consume(METRICS), exact)[1]"},
+        (bought_costs, bought_answers),
+    ),
+    "validation without noise": Broken(
+        ValidationPasses._look,
+        {"rounded_gaussian(access, METRICS, sums, unit=unit, sensitivity=numbers.sensitivity)":
+         "(access.consume(METRICS), sums.double() * unit)[1]"},
+        (fit_costs, fit_answers),
+    ),
+    "validation noised for one number": Broken(
+        ValidationPasses._look, {"unit=unit, sensitivity=numbers.sensitivity": "unit=unit, sensitivity=1.0"}, (fit_costs,)
+    ),
+    "validation means by the exact number of records": Broken(
+        ValidationPasses._look, {"[count] * k": "[float(len(lot))] * k"}, (fit_answers,)
     ),
 }  # fmt: skip
 
