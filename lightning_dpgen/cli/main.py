@@ -27,6 +27,7 @@ COMMANDS = {
     "train": "learn a generative model privately and release it",
     "project": "release every row of a table, projected and perturbed",
     "budget": "print the budget table that train would print, reading no data",
+    "stop": "stop an unfinished run for good; its study has back what it has not drawn",
     "audit": "attack the mechanisms and a run on made-up records: at least how much epsilon?",
     "schema": "draft the public description of a table",
     "check": "list what a schema would refuse or move of a table (the result is private)",

@@ -13,6 +13,7 @@ import numpy as np
 from torch import nn
 from torch.optim import Optimizer
 
+from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.terms import Views
@@ -30,13 +31,14 @@ from lightning_dpgen.plugins.training_data import TrainingData
 from lightning_dpgen.plugins.training_ledger import open_account
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import PLD
-from lightning_dpgen.privacy.errors import PlanMismatch
+from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import TRAINING, Plan, Stage
 from lightning_dpgen.privacy.planning.calibration import make_plan
 from lightning_dpgen.privacy.planning.stage_spec import warn_of_declared
 from lightning_dpgen.privacy.sampling.sampler_choice import make_sampler
 from lightning_dpgen.privacy.sampling.samplers import POISSON
+from lightning_dpgen.privacy.studies.entry import Stopped
 from lightning_dpgen.privacy.studies.study import Study
 from lightning_dpgen.release.weights import check_public, release_weights
 from lightning_dpgen.sampling.as_store import store_of
@@ -72,6 +74,9 @@ class PrivateTraining:
         sample_rate: the probability with which each record takes part in a step.
         steps: the number of steps. All of them are one epoch of the Trainer; a pass over the
             records, which counts for schedulers with ``interval="epoch"``, is about 1 / sample_rate steps.
+        stops: numbers of steps, rising and below `steps`, at which the training may end at a smaller epsilon. A fit that
+            ends earlier, by a number that the plan paid for or by none of the records, is released at the epsilon of the
+            next of these, and never goes on. Each of them costs a little noise (`make_plan`).
         accountant: ``pld``, or ``rdp`` for Renyi moments, which are looser (`make_plan`).
         clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several. With a
             ``PerPerson(rule)`` the sum of a person's gradients is clipped.
@@ -164,6 +169,7 @@ class PrivateTraining:
         largest_lot: int | None = None,
         at_most: int | None = None,
         accountant: str = PLD,
+        stops: Sequence[int] = (),
         stream: PrivateStream | None = None,
         study: Study | None = None,
     ) -> None:
@@ -175,6 +181,7 @@ class PrivateTraining:
             # The message does not show the value, which may be records.
             _check(name, type(value).__name__, value is None or isinstance(value, kind), f"a {kind.__name__}, or None")
         _check("steps", steps, type(steps) is int and steps >= 1, "a whole number (int), 1 or more")
+        _check("stops", stops, isinstance(stops, Sequence) and not isinstance(stops, str), "a list of numbers of steps")
         if augment is None and multiplicity != 1:
             raise ValueError(f"multiplicity={multiplicity!r}: several views need augment=..., which makes them of a record")
         if slots and max_rows > 1 and micro_batch is not None:
@@ -199,7 +206,7 @@ class PrivateTraining:
         stage = training_stage(clipping, n=n, sampler=chosen_sampler, steps=steps, metrics=share)
         # Validation is interleaved with the steps.
         stages = [stage] if validation is None else [validation.stage(steps), stage]
-        plan = make_plan(stages, epsilon=epsilon, delta=delta, max_rows=max_rows, accountant=accountant)
+        plan = make_plan(stages, epsilon=epsilon, delta=delta, max_rows=max_rows, accountant=accountant, stops=stops)
         data = TrainingData(records, sample_rate) if isinstance(records, classes("LightningDataModule")) else None
         if data is not None:
             records, collate_fn = data.dataset, collate_fn or data.collate_fn
@@ -274,7 +281,8 @@ class PrivateTraining:
     ) -> dict[str, Any]:
         """Write the release of the fitted module, and return its certificate; see `release_weights`.
 
-        All ranks call it for a module whose parameters are sharded.
+        A fit that ended before its last step is stopped for good here, if the plan has named `stops`, and certified at the
+        next of these. All ranks call it for a module whose parameters are sharded.
 
         Args:
             model: the module that was fitted.
@@ -283,7 +291,7 @@ class PrivateTraining:
             unit, declared: as for `release_weights`.
 
         Raises:
-            PlanMismatch: if no fit has made all planned steps.
+            PlanMismatch: if no fit has made all planned steps, and the plan has no `stops`.
             ValueError: for another model, or a training that was released before; and as `release_weights`.
             FileExistsError: if the folder exists.
         """
@@ -294,10 +302,11 @@ class PrivateTraining:
             raise PlanMismatch(
                 "nothing was trained yet: call fit(model, loader()) with the callback first, and then release"
             )
-        if rest:
+        if rest and not self.plan.stops:
             raise PlanMismatch(
                 f"{steps - rest} of {steps} steps were made: go on with the fit, or release the weights as they are with "
-                "release_weights(model, private.account, ...), which charges all of the plan"
+                "release_weights(model, private.account, ...), which charges all of the plan (a plan with stops=[...] "
+                "charges the steps up to the next of these)"
             )
         # None where an earlier program has fitted it.
         if self._callback.fitted not in (None, model):
@@ -310,6 +319,8 @@ class PrivateTraining:
                 "changes it, or load a checkpoint that was saved after that step; what an earlier checkpoint holds, or was "
                 "made of it without a further look at records, is released by release_weights(model, private.account, ...)"
             )
+        if rest:
+            self._stop_to_release(folder)
         average = self._callback.average
         declared = (declared or {}) | self._declared | ({} if average is None else {"averaging": average.keep})
         with nullcontext() if average is None else average.in_their_place():
@@ -318,6 +329,35 @@ class PrivateTraining:
             )
         self._released = Path(folder)
         return certificate
+
+    def _stop_to_release(self, folder: str | Path) -> None:
+        """Stop the run for good, unless the release could not be written."""
+        if place_of(folder).exists():
+            raise FileExistsError(f"{folder} exists already: choose another folder, since a release is never overwritten")
+        if not self.account.follows:
+            self.account.stop()
+
+    def stop(self) -> Stopped:
+        """Stop this training for good: what it has not drawn goes back to its study, and no fit goes on with it.
+
+        The decision must follow from what was released or paid for, or from nothing in the records: no account covers a
+        stop that a private curve has suggested (`Account.stop`). Weights may be released before or after it: by
+        `release_weights(model, private.account, ...)` at the cost of the whole plan, or by `release` at that of the next of
+        its `stops`.
+
+        Returns:
+            The steps that were drawn, and the total of the study before and after; printed, a line.
+
+        Raises:
+            LedgerError: during a fit, and as `Account.stop`.
+
+        Example:
+            >>> print(private.stop())                       # doctest: +SKIP
+            20 of 40 accesses of 'training' were drawn. The run is stopped for good: ...
+        """
+        if self._callback.fitting:
+            raise LedgerError("a fit is under way: end it first (trainer.should_stop = True), and then stop the training")
+        return self.account.stop()
 
     def use_average(self) -> AbstractContextManager[None]:
         """Put the average of its parameters into the fitted module, within a ``with`` block.
@@ -426,6 +466,11 @@ class _Accountant(MomentsAccountant):
     def _record(self, checkpoint: dict[str, Any]) -> None:
         super()._record(checkpoint)
         self.public.record(checkpoint)
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        super().on_train_end(trainer, module)
+        if self.account.plan.stops and self.account.plan.private and self.account.remaining(TRAINING):
+            self.after_last_step(module)
 
     def _go_on(self, checkpoint: dict[str, Any]) -> None:
         super()._go_on(checkpoint)

@@ -95,7 +95,7 @@ def _promises(ledger: Ledger, plan: Plan) -> bool:
         begun = Plan.from_json(ledger.promise or {})
     except ValueError:
         return False
-    ours, theirs = ((p.delta, p.relation, p.max_rows, p.n, p.accountant) for p in (plan, begun))
+    ours, theirs = ((p.delta, p.relation, p.max_rows, p.n, p.accountant, p.stops) for p in (plan, begun))
     counts = len(begun.stages) == len(plan.stages)
     return ours == theirs and counts and all(a.draws_as(b) for a, b in zip(plan.stages, begun.stages, strict=True))
 

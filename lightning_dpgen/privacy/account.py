@@ -26,7 +26,8 @@ from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.privacy.reconcile import Progress
 from lightning_dpgen.privacy.sampling.correlated_noise import CorrelatedState
 from lightning_dpgen.privacy.software import launched_as, versions
-from lightning_dpgen.privacy.studies.study import Study, StudyEntry, check_stream
+from lightning_dpgen.privacy.studies.entry import Stopped, StudyEntry, check_stream, check_study
+from lightning_dpgen.privacy.studies.study import Study
 from lightning_dpgen.privacy.studies.study_total import Total
 
 T = TypeVar("T")
@@ -92,8 +93,9 @@ class Account:
 
         Raises:
             ValueError: for a study and a stream with a seed.
-            LedgerError: if the ledger is damaged, of another version, or held by another process, or if the run's noise
-                came from elsewhere: the certificate says one source, and a run once seeded stays so.
+            LedgerError: if the ledger is damaged, of another version, or held by another process; if the run was stopped
+                for good, or was entered in another study than the one given; or if the run's noise came from elsewhere:
+                the certificate says one source, and a run once seeded stays so.
         """
         account, stream = cls.__new__(cls), stream or PrivateStream()
         check_stream(study, stream)
@@ -104,6 +106,11 @@ class Account:
                 f"{ledger}: this run began with other noise ({str(reopened.noise)[:40]!r}; now: {stream.source!r}): give "
                 "a stream of the same kind, and of the same seed if it has one, to go on"
             )
+        try:
+            check_study(reopened, study)
+        except BaseException:
+            reopened.close()
+            raise
         try:
             plans = [Plan.from_json(fields) for fields in (reopened.plan, reopened.promise)]
             # A plan that cannot be accounted for is found before anything else of the run is made again.
@@ -357,7 +364,7 @@ class Account:
             if draw is not None or access.sample_rate < 1.0:
                 self._lots.take(access, draw or LotId(), step)
             if self._entry.study is not None and not self.follows:
-                self._entry.enter(self.ledger.run, self.plan)
+                self._entry.enter(self.ledger, self.plan)
             if access.private:
                 # Lines that wait for an interleaved stage would stand before those of the next.
                 block = 1 if planned.interleaved else min(_BLOCK, max(1, planned.count // _BLOCK_SHARE))
@@ -471,14 +478,49 @@ class Account:
         self.ledger.close()
         reconcile.check_complete(self.plan, self.accesses)
 
+    def stop(self) -> Stopped:
+        """Stop the run for good: nothing is ever drawn again, and its study gets back what the plan had not drawn.
+
+        The decision must follow from what the run has released so far (a noisy number that the plan paid for), or from
+        nothing in the records. No account covers a stop that follows from private numbers, such as a training loss or
+        anything else under ``private/``.
+
+        The ledger's last line is on disk before the study changes. After a crash between the two the run is stopped and
+        counted whole, and a second call completes it. A finished run stays as it is.
+
+        Returns:
+            The accesses that were drawn, and the total of the study before and after.
+
+        Raises:
+            LedgerError: as `Ledger.stop` and `Study.stop`; in a process of several that does not write the ledger.
+
+        Example:
+            >>> from lightning_dpgen import StageSpec, make_plan
+            >>> plan = make_plan([StageSpec("mean", {"sum": 1.0}, 3, max_noise=100)], epsilon=1.0, delta=1e-5)
+            >>> print(Account(plan).stop())
+            0 of 3 accesses of 'mean' were drawn. The run is stopped for good: nothing more is drawn
+        """
+        if self.follows:
+            raise LedgerError("this process is one of several, and rank 0 alone stops the run: call it there after the fit")
+        with self._lock:
+            if not self.finished:
+                self.ledger.stop()
+            return self._entry.stop(self.ledger, self.plan)
+
     def certify(self) -> tuple[dp_accounting.DpEvent, Spent]:
         """Return event and epsilon for the certificate: the plan's, unless the ledger's is larger.
 
         A run that stopped early, for whatever was seen, does not get a smaller epsilon: reading an odometer at a
-        chosen time under-reports. Where a reference stands for the rest of a plan, the ledger's accesses must be below
+        chosen time under-reports. A run that was stopped for good (`stop`) costs what the next time costs that its plan
+        has named, if it has. Where a reference stands for the rest of a plan, the ledger's accesses must be below
         it, too.
 
         Raises:
             PlanMismatch: if nothing was drawn, or the ledger's accesses are not below the reference.
         """
-        return reconcile.certify(self.plan, self.accesses)
+        return reconcile.certify(self.plan, self.accesses, self.named_stop)
+
+    @property
+    def named_stop(self) -> int | None:
+        """The named time of the plan (`Plan.stops`) that a run which was stopped for good is charged up to; else None."""
+        return self.plan.named_stop(self.accesses) if self.ledger.stopped else None

@@ -121,7 +121,7 @@ class Lines:
         of: the owner of the cost that the file holds, a run or a study, for errors.
 
     Attributes:
-        head: the checksum of the last line that was reached.
+        first, head: the checksum of the first line, and of the last one that was reached.
         heads: all checksums so far.
         ending: the bytes that must be appended to the content before another line.
 
@@ -135,7 +135,7 @@ class Lines:
         *self._whole, tail = (content + end).split(b"\n")
         self.ending = end + (TORN if tail else b"")
         self._path, self._known, self._kind, self._version, self._of = path, _whole_heads(heads), kind, version, of
-        self.head, self.heads = "", set[str]()
+        self.first, self.head, self.heads = "", "", set[str]()
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         for number, raw in enumerate(self._whole, start=1):
@@ -156,7 +156,7 @@ class Lines:
                 raise self.damage_error(
                     number, "does not follow from the lines before it: one was changed, removed or added"
                 )
-            self.head = stated
+            self.first, self.head = self.first or stated, stated
             self.heads.add(stated)
             yield number, line
         if not self.head:

@@ -42,9 +42,12 @@ _SHAPES = {
     "resumed": shape(),
     "trained": shape(trained=_TEXT),
     "closed": shape(closed={"type": "integer", "minimum": 0}, never_drawn=_IDS),
+    "study": shape(study=_TEXT, file=_TEXT),
+    "stopped": shape(stopped={"type": "integer", "minimum": 0}, never_drawn=_IDS),
 }
 _STATE = (
-    "run", "promise", "plan", "about", "noise", "trained", "head", "noises", "_heads", "_ahead", "_drawn", "_counts",
+    "run", "promise", "plan", "about", "noise", "trained", "study", "stopped", "head", "noises", "_heads", "_ahead",
+    "_drawn", "_counts",
 )  # fmt: skip
 
 
@@ -53,10 +56,10 @@ class Ledger:
 
     The first line says what the run is about and what it promises; then follows one line an access, and one for each way in
     which a noise was drawn. Lines of accesses are written and fsynced in blocks ahead of the draws, so a crash over-counts
-    and never under-counts; a clean `close` names the lines that were written ahead and never drawn. Each line ends with a
-    checksum of itself and of all lines before it, so a line that was changed or lost is noticed when the file is opened
-    again; a second file beside it (``.heads``) holds the checksum of the last line of each block, so that lines lost at
-    the end are noticed too. One process at a time holds the files.
+    and never under-counts; a clean `close` names the lines that were written ahead and never drawn, and so does `stop`,
+    after which the run never goes on. Each line ends with a checksum of itself and of all lines before it, so a line that
+    was changed or lost is noticed when the file is opened again; a second file beside it (``.heads``) holds the checksum of
+    the last line of each block, so that lines lost at the end are noticed too. One process at a time holds the files.
 
     Args:
         path: a file that must not exist yet; None keeps the ledger in memory (tests, notebooks).
@@ -69,6 +72,8 @@ class Ledger:
         plan: the promise, or the plan that took its place when the run was resumed.
         trained: the digest of the parameters that the last step left (`record_trained`); None where none was recorded.
         noises: how noises were drawn (`record_noises`), each kind once, in order; the values say nothing.
+        study: identity and file of the study that the run was entered in; None outside of studies.
+        stopped: True once the run was stopped for good.
         head: checksum of the last line, which stands for all lines up to it.
 
     Raises:
@@ -92,6 +97,8 @@ class Ledger:
         self.path = None if path is None else Path(path)
         self.promise, self.plan, self.noise, self.head = plan, plan, noise, ""
         self.trained: str | None = None
+        self.study: tuple[str, str] | None = None
+        self.stopped = False
         # Kept as it will be read again: the keys of JSON are text.
         self.about = parse_json(json.dumps(dict(about or {})).encode(), lone_surrogates=True)
         self._heads: set[str] = set()
@@ -127,19 +134,26 @@ class Ledger:
         """Go on with the ledger of a run that did not end; every access that may have been drawn is in `accesses`.
 
         Raises:
-            LedgerError: if another process holds it, it is of another version, or a line was changed or is missing.
+            LedgerError: if another process holds it, it is of another version, a line was changed or is missing, or the run
+                was stopped for good.
             FileNotFoundError: if there is none.
         """
         ledger = cls.__new__(cls)
         ledger.path, ledger._closed, ledger._ahead = Path(path), False, []
         ledger._broken, ledger._process, ledger.trained, ledger.noises = False, os.getpid(), None, {}
+        ledger.study, ledger.stopped = None, False
         if not ledger.path.exists():
             raise FileNotFoundError(errno.ENOENT, "there is no such ledger", str(path))
         with ExitStack() as resources:
             ledger._lock = _hold(ledger.path)
             resources.callback(ledger._lock.release)
             ledger._file, ledger._witness = map(resources.enter_context, chain.reopen(ledger.path))
-            ledger._file.write(ledger._read(ledger._file.read(), ledger._witness.read()))
+            ending = ledger._read(ledger._file.read(), ledger._witness.read())
+            if ledger.stopped:
+                raise LedgerError(
+                    f"{path}: this run was stopped for good, and others may spend what it had not drawn: begin a new run"
+                )
+            ledger._file.write(ending)
             ledger._append([{"resumed": chain.now()}])
             resources.pop_all()
         return ledger
@@ -233,17 +247,44 @@ class Ledger:
         self.trained = digest
         self._append([{"trained": digest}])
 
+    def record_study(self, identity: str, file: Path) -> None:
+        """Record the study that the run is entered in next, so that it goes on with no other and not without it."""
+        self._append([{"study": identity, "file": str(file)}])
+        self.study = (identity, str(file))
+
     def close(self) -> None:
-        """Write the last line, with the ids of entries that nothing was drawn on; nothing can be written after it."""
+        """Write the last line, with the ids of entries that nothing was drawn on; only `reopen` goes on after it."""
         if self._closed or os.getpid() != self._process:
             return
+        self._end({} if self._broken else {"closed": self._total})
+
+    def stop(self) -> None:
+        """Write the last line of a run that never goes on, as `close` does; a second call does nothing.
+
+        Raises:
+            LedgerError: if it could not be written, or another process holds the ledger.
+        """
+        if os.getpid() != self._process:
+            raise LedgerError(f"{self.path}: is written by process {self._process}; a forked child does not stop its run")
+        if self._closed and self.path is not None and not self.stopped:
+            # What follows a clean end is written by another holder of the file.
+            Ledger.reopen(self.path).stop()
+        elif not self._closed:
+            self._end({"stopped": self._total})
+        self.stopped = True
+
+    @property
+    def _total(self) -> int:
+        return sum(count for _, count in self._drawn)
+
+    def _end(self, line: dict[str, Any]) -> None:
+        """Write the last line, if there is one, and let go of the files."""
         self._closed = True
         if self._file is None:
             return
-        drawn = sum(count for _, count in self._drawn)
         try:
-            if not self._broken:
-                self._append([{"closed": drawn, "never_drawn": [identity for identity, _ in self._ahead]}])
+            if line:
+                self._append([{**line, "never_drawn": [identity for identity, _ in self._ahead]}])
         finally:
             for file in (self._file, self._witness):
                 if file is not None:
@@ -277,6 +318,8 @@ class Ledger:
         before: tuple[dict[str, Any], Access] | None = None
         for number, line in lines:
             try:
+                if self.stopped:
+                    raise ValueError("follows the last line of a run that was stopped")
                 kind = _kind(line, first=number == 1)
                 check_shape(line, _SHAPES[kind])
                 if kind == "ledger":
@@ -299,12 +342,15 @@ class Ledger:
                     self.plan = _plan(line["plan"])
                 elif kind == "trained":
                     self.trained = line["trained"]
-                elif kind == "closed":
+                elif kind == "study":
+                    self.study = (line["study"], line["file"])
+                elif kind in ("closed", "stopped"):
                     for identity in line["never_drawn"]:
                         if entries.pop(identity, None) is None:
                             raise ValueError(f"names an entry {identity[:40]!r} that is not there")
-                    if line["closed"] > len(entries):
-                        raise ValueError(f"closed={line['closed']}: {len(entries)} entries stand before it")
+                    if line[kind] > len(entries):
+                        raise ValueError(f"{kind}={line[kind]}: {len(entries)} entries stand before it")
+                    self.stopped = kind == "stopped"
             except ValueError as error:
                 raise lines.damage_error(number, str(error)) from None
         self.head, self._heads = lines.head, lines.heads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -47,6 +48,7 @@ _SHAPE = shape(
     flexible={"type": ["string", "null"]},
     reference=_REFERENCE | {"type": ["object", "null"], "additionalProperties": False},
     n_={"type": "integer", "minimum": 1},
+    stops_={"type": "array", "items": _COUNT},
     accountant_={"enum": list(ACCOUNTANTS_BY_NAME)},
 )
 
@@ -54,6 +56,8 @@ _SHAPE = shape(
 TRAINING = "training"
 # The most stages of a certificate, which lists them one by one.
 MOST_STAGES = 1000
+# The most named times of a plan, the last among them, so that others can compute the epsilon of each in seconds.
+MOST_STOPS = 20
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,10 @@ class Plan:
     fixed before, dominates them, and takes their place in `event`.
 
     `accountant` is the one that epsilon was calibrated with, and that a certificate states it by: ``pld`` or ``rdp``.
+
+    `stops` names numbers of accesses of the flexible stage, rising and below its count: a run that ends at one of them, or
+    before it and behind the one before, is certified at its cost (docs/guarantees/accounting.md, "Stops at named times").
+    Each of these times and the last access have an equal part of delta (`part_of_delta`), at which all epsilons stand.
     """
 
     stages: tuple[Stage, ...]
@@ -141,6 +149,7 @@ class Plan:
     reference: Reference | None = None
     n: int | None = None
     accountant: str = PLD
+    stops: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         check_accountant(self.accountant)
@@ -158,6 +167,8 @@ class Plan:
             stage.access.sampler.check_plan(stage.name, stage.count, self.relation, self.max_rows, self.n)
         if sum(stage.access.sampler.noise_strategy is not None for stage in self.stages) > MOST_STRATEGIES:
             raise ValueError(f"expected at most {MOST_STRATEGIES} stages with correlated noise")
+        object.__setattr__(self, "stops", tuple(self.stops))
+        self._check_stops()
         if (count := len(self.accesses)) > MOST_STAGES:
             raise ValueError(f"{count:,} stages: expected at most {MOST_STAGES:,}, so that others can verify their account")
         if self.delta and self.stages and not self._affordable:
@@ -165,6 +176,55 @@ class Plan:
                 f"{len(self.stages):,} stages: accounting for their noises takes minutes; expected fewer stages that are "
                 "sampled or have Laplace noise, the same noise in more of them, or more noise"
             )
+
+    def _check_stops(self) -> None:
+        if not self.stops:
+            return
+        last = self._last
+        rising = all(type(stop) is int for stop in self.stops) and all(
+            before < after for before, after in itertools.pairwise((0, *self.stops, last.count))
+        )
+        if not rising or len(self.stops) >= MOST_STOPS:
+            raise ValueError(
+                f"stops={self.stops!r}: expected at most {MOST_STOPS - 1} whole numbers, rising, from 1 to "
+                f"{last.count - 1:,}, of the {last.count:,} accesses of stage {last.name!r}"
+            )
+        other = self.reference is not None or self.relation != ADD_OR_REMOVE_ONE or not self.delta
+        if last.access.sampler.in_turn or other:
+            raise ValueError(
+                f"stops={self.stops!r}: expected independent noise in each access (sampler='poisson'), no first pass that "
+                "the plan follows from, a record added or removed, and a delta above 0; leave stops out, since for others "
+                "no stop is certified below the whole plan"
+            )
+
+    @property
+    def _last(self) -> Stage:
+        """The stage that gives up accesses, and whose accesses `stops` counts."""
+        return self.stages[-1] if self.flexible is None else self.stage(self.flexible)
+
+    @property
+    def part_of_delta(self) -> float:
+        """The delta at which epsilon is computed: that of the plan, or the part of it that each named time has."""
+        return self.delta / (len(self.stops) + 1)
+
+    def stopped_after(self, count: int) -> Plan:
+        """Return the plan that ends after so many accesses of the stage whose accesses `stops` counts."""
+        last = self._last
+        stages = tuple(replace(stage, count=count) if stage is last else stage for stage in self.stages)
+        return replace(self, stages=stages, stops=tuple(stop for stop in self.stops if stop < count))
+
+    def named_stop(self, accesses: Iterable[tuple[Access, int]]) -> int | None:
+        """Return the named time at which a run is certified that ended for good; None if it is charged as a whole.
+
+        Args:
+            accesses: all that were drawn, by stage in the plan's order.
+        """
+        made = sum(count for access, count in accesses if access.stage == self._last.name)
+        named = next((stop for stop in self.stops if made <= stop), None)
+        if named is None or not made:
+            return None
+        expected = self.stopped_after(made).stage_events
+        return named if stage_events(accesses) == expected else None
 
     @property
     def _affordable(self) -> bool:
@@ -202,8 +262,12 @@ class Plan:
         return self.cost_of(self.event)
 
     def cost_of(self, event: dp_accounting.DpEvent, *, delta: float | None = None, interval: float | None = None) -> Spent:
-        """Return epsilon of an event (`compute_epsilon`) by the plan's relation and accountant, at its delta or another."""
-        delta = self.delta if delta is None else delta
+        """Return epsilon of an event (`compute_epsilon`) by the plan's relation and accountant.
+
+        Args:
+            delta: None for `part_of_delta`.
+        """
+        delta = self.part_of_delta if delta is None else delta
         return compute_epsilon(event, delta, relation=self.relation, interval=interval, accountant=self.accountant)
 
     @property
@@ -232,7 +296,8 @@ class Plan:
             "flexible": self.flexible,
             "reference": None if self.reference is None else self.reference.as_json(),
         }
-        extra = {"n": self.n, "accountant": None if self.accountant == PLD else self.accountant}
+        extra: dict[str, Any] = {"n": self.n, "accountant": None if self.accountant == PLD else self.accountant}
+        extra |= {"stops": list(self.stops) or None}
         return fields | {name: value for name, value in extra.items() if value is not None}
 
     @classmethod
@@ -250,8 +315,9 @@ class Plan:
         target = math.inf if fields["target_epsilon"] is None else fields["target_epsilon"]
         reference = None if fields["reference"] is None else Reference(**fields["reference"])
         rows, n = int(fields["max_rows"]), int(fields["n"]) if "n" in fields else None
-        accountant = fields.get("accountant", PLD)
-        return cls(stages, target, fields["delta"], fields["relation"], rows, fields["flexible"], reference, n, accountant)
+        accountant, stops = fields.get("accountant", PLD), tuple(fields.get("stops", ()))
+        flexible, relation = fields["flexible"], fields["relation"]
+        return cls(stages, target, fields["delta"], relation, rows, flexible, reference, n, accountant, stops)
 
     def covers(self, accesses: Iterable[tuple[Access, int]]) -> bool:
         """Return whether accesses cost no more than the plan: its reference, where there is one, else its budget.
@@ -303,7 +369,7 @@ class Plan:
         Raises:
             BudgetTooSmall: if no access of the flexible stage would fit beside the lost ones, or fewer than its `multiple`.
         """
-        last = self.stages[-1] if self.flexible is None else self.stage(self.flexible)
+        last = self._last
         # Steps in turn are not made again: those that were lost are steps of the same mechanism. Nor are interleaved ones,
         # which nothing behind them is made from.
         once = [stage.name for stage in self.stages if stage.interleaved or stage.access.sampler.in_turn]
@@ -317,7 +383,8 @@ class Plan:
             return self
 
         def shortened(count: int) -> Plan:
-            return replace(self, stages=tuple(replace(s, count=count) if s.name == last.name else s for s in grown))
+            stages = tuple(replace(s, count=count) if s.name == last.name else s for s in grown)
+            return replace(self, stages=stages, stops=tuple(stop for stop in self.stops if stop < count))
 
         def fits(count: int) -> bool:
             return self.covers(shortened(count).accesses)

@@ -12,6 +12,7 @@ import dp_accounting
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accounting.accountant import Spent
+from lightning_dpgen.privacy.accounting.event_parts import CorrelatedGaussianDpEvent
 from lightning_dpgen.privacy.accounting.events import compose_events, encode, stage_events
 from lightning_dpgen.privacy.errors import PlanMismatch
 from lightning_dpgen.privacy.plan import Plan
@@ -39,6 +40,20 @@ def drawn_event(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> dp_accoun
     return compose_events([event for _, event in stage_events(accesses, pure=plan.delta == 0.0)])
 
 
+def counted_event(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> dp_accounting.DpEvent | None:
+    """Return the event with which a stopped run counts in its study: that of what was drawn; None for nothing.
+
+    Where a reference stands for later stages, it is the whole plan's, as it was promised.
+    """
+    if not accesses or plan.reference is not None:
+        return plan.event if accesses else None
+    events = []
+    for name, event in stage_events(order_by_stage(plan, accesses), pure=plan.delta == 0.0):
+        made = sum(count for access, count in accesses if access.stage == name)
+        events.append(event.after(made) if isinstance(event, CorrelatedGaussianDpEvent) else event)
+    return compose_events(events)
+
+
 def check_complete(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> None:
     """Raise PlanMismatch unless the accesses of a ledger are all that the plan promised, with that noise."""
     event = drawn_event(plan, accesses)
@@ -54,11 +69,16 @@ def check_complete(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> None:
         )
 
 
-def certify(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> tuple[dp_accounting.DpEvent, Spent]:
+def certify(
+    plan: Plan, accesses: Sequence[tuple[Access, int]], named_stop: int | None = None
+) -> tuple[dp_accounting.DpEvent, Spent]:
     """Return event and epsilon for a certificate: the plan's, unless the ledger's is larger; see `Account.certify`."""
     planned, event = plan.spent, drawn_event(plan, accesses)
     if encode(event) == encode(plan.composition):
         return plan.event, planned
+    if named_stop is not None:
+        event = plan.stopped_after(named_stop).event
+        return event, plan.cost_of(event)
     if plan.reference is not None:
         if not plan.covers(accesses):
             raise PlanMismatch("what the ledger holds is not below the reference of the plan: nothing may be released")

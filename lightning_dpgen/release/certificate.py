@@ -21,6 +21,7 @@ from lightning_dpgen.privacy.accounting.events import compose_events, encode, st
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 from lightning_dpgen.privacy.noise.stream import SECURE
+from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.planning.calibration import PLANNER
 from lightning_dpgen.privacy.software import versions
 from lightning_dpgen.release.drawing.opened import file_hash
@@ -84,14 +85,18 @@ def make_certificate(
     plan = account.plan
     event, spending = account.certify()
     private = account.private
-    accesses = plan.accesses if event == plan.event else account.accesses
+    accesses = account.accesses
+    if event == plan.event:
+        accesses = plan.accesses
+    elif account.named_stop is not None:
+        accesses = plan.stopped_after(account.named_stop).accesses
     interval, reference = spending.interval or None, plan.reference if plan.private else None
     replaceable = reference is None or reference.replaceable
     named = stage_events(accesses, pure=plan.delta == 0.0)
     stages = [stage for _, stage in named]
     epsilons: list[float | None] = [None] * len(stages)
     if plan.private:
-        epsilons = [*stage_epsilons(stages, plan.delta, interval, plan.relation, plan.accountant)]
+        epsilons = [*stage_epsilons(stages, plan.part_of_delta, interval, plan.relation, plan.accountant)]
     cuts = {stage.name: cut for stage in plan.stages if (cut := stage.access.sampler.truncation) is not None}
     declared = declared | {TRUNCATED_LOTS: cuts} if cuts else declared
     certificate: dict[str, Any] = {
@@ -114,7 +119,16 @@ def make_certificate(
             for (name, stage), epsilon in zip(named, epsilons, strict=True)
         ],
         "also": (
-            also(event, round_up(spending.epsilon), plan.delta, interval, plan.relation, replaceable, plan.accountant)
+            also(
+                event,
+                round_up(spending.epsilon),
+                plan.delta,
+                interval,
+                plan.relation,
+                replaceable,
+                plan.accountant,
+                len(plan.stops) + 1,
+            )
             if plan.private
             else None
         ),
@@ -129,8 +143,26 @@ def make_certificate(
     }
     if reference is not None:
         certificate["reference"] = {"after": reference.after, "replaceable": reference.replaceable}
+    if plan.private and account.ledger.stopped:
+        certificate["stopped"] = {name: count for stage in plan.stages if (count := account.count(name := stage.name))}
+    if plan.private and plan.stops:
+        certificate["stops"] = state_stops(plan, account.named_stop, interval)
     certificate["statement"] = statement(certificate)
     return certificate | {"digest": digest(certificate)}
+
+
+def state_stops(plan: Plan, named_stop: int | None, interval: float | None) -> dict[str, Any]:
+    """State the named times of a plan, each with its epsilon, and the one up to which a run is charged."""
+    stage = plan.stage(plan.flexible or plan.stages[-1].name)
+    named = [*plan.stops, stage.count]
+    costs = [plan.cost_of(plan.stopped_after(count).event, interval=interval).epsilon for count in named]
+    return {
+        "stage": stage.name,
+        "named": named,
+        "epsilons": [round_up(cost) for cost in costs],
+        "charged": stage.count if named_stop is None else named_stop,
+        "delta_of_each": plan.part_of_delta,
+    }
 
 
 def stage_epsilons(
@@ -160,8 +192,11 @@ def also(
     relation: str,
     replaceable: bool = True,
     accountant: str = PLD,
+    times: int = 1,
 ) -> dict[str, Any]:
     """State the same event in other ways: a record replaced, Gaussian-DP, and other deltas. Rounded up.
+
+    Of a plan with so many named `times`, each delta is divided by their number.
 
     `replace_one_epsilon` is null if no sound account is known, or if the event holds a reference that does not cover it
     (`replaceable`). `gaussian_mu` belongs to the one Gaussian that is exactly (epsilon, delta)-private; the event itself
@@ -173,7 +208,8 @@ def also(
         return {"replace_one_epsilon": replaced, "gaussian_mu": None, "curve": []}
 
     def cost(delta: float, relation: str) -> float:
-        return round_up(compute_epsilon(event, delta, relation=relation, interval=interval, accountant=accountant).epsilon)
+        spent = compute_epsilon(event, delta / times, relation=relation, interval=interval, accountant=accountant)
+        return round_up(spent.epsilon)
 
     replaced = None
     if replaceable:
@@ -207,16 +243,8 @@ def paragraphs(certificate: dict[str, Any]) -> list[str]:
             f"THIS IS NOT A PRIVATE RELEASE. {learned}. Nothing limits what it reveals about a person. Do not publish "
             "anything in this folder."
         ]
-    epsilon, delta = certificate["epsilon"], certificate["delta"]
-    declared = certificate["declared"]
-    about = (
-        "a number too large to mean protection"
-        if epsilon > CAUTIOUS_EPSILON
-        else f"{round_up(2.718281828459045**epsilon, 3):g}"
-    )
-    factor = f"the probability of any outcome by a factor of at most e^{epsilon:g} (about {about})"
-    if delta:
-        factor += f", except for a part of probability at most {delta:g}"
+    epsilon, delta, declared = whole_epsilon(certificate), certificate["delta"], certificate["declared"]
+    factor = f"the probability of any outcome {_by_factor(epsilon, delta)}"
     if certificate["relation"] == REPLACE_ONE:
         what, reach = "The projected rows", "for whatever is computed from the projected rows"
         change = f"{certificate['unit']} changes {factor}"
@@ -228,8 +256,8 @@ def paragraphs(certificate: dict[str, Any]) -> list[str]:
         change = f"for {certificate['unit']}, whether {whose} added to the data or removed from it changes {factor}"
     return [
         f"{what} and everything else in this folder were made by a procedure that is "
-        f"({epsilon:g}, {delta:g})-differentially private. This means: {change}. It holds against "
-        f"anybody, whatever else they know, and {reach}. It does not "
+        f"({epsilon:g}, {delta:g})-differentially private. This means: {change}. {_at_named_stop(certificate)}It holds "
+        f"against anybody, whatever else they know, and {reach}. It does not "
         f"promise that nothing can be learned about the population, or about a person from others.",
         _several_records(declared),
         f"{_chosen(certificate['selection'])}{_other_releases(certificate)}",
@@ -238,6 +266,45 @@ def paragraphs(certificate: dict[str, Any]) -> list[str]:
         "'dpgen verify' shows that this certificate is consistent with itself and with the files beside it; it cannot show "
         "that the run took place as described.",
     ]
+
+
+def whole_epsilon(certificate: dict[str, Any]) -> float:
+    """Return the epsilon that the procedure has whenever it ends: at a named time the outcomes alone have a smaller one.
+
+    Example:
+        >>> whole_epsilon({"epsilon": 2.0}), whole_epsilon({"epsilon": 2.0, "stops": {"epsilons": [2.0, 3.0]}})
+        (2.0, 3.0)
+    """
+    return certificate["stops"]["epsilons"][-1] if "stops" in certificate else certificate["epsilon"]
+
+
+def _by_factor(epsilon: float, delta: float) -> str:
+    about = "a number too large to mean protection"
+    if epsilon <= CAUTIOUS_EPSILON:
+        about = f"{round_up(2.718281828459045**epsilon, 3):g}"
+    factor = f"by a factor of at most e^{epsilon:g} (about {about})"
+    return f"{factor}, except for a part of probability at most {delta:g}" if delta else factor
+
+
+def _at_named_stop(certificate: dict[str, Any]) -> str:
+    """Say what more is known of a run that ended at one of the times which its plan has named."""
+    stops = certificate.get("stops")
+    if stops is None:
+        return ""
+    *earlier, last = (f"{count:,}" for count in stops["named"])
+    charged, stage = stops["charged"], printable(stops["stage"], 80)
+    text = (
+        f"The plan named {' and '.join(earlier)} accesses of the stage '{stage}', before all {last}, as times to stop at. "
+    )
+    if charged == stops["named"][-1]:
+        return f"{text}This run is charged as a whole. "
+    more = _by_factor(certificate["epsilon"], stops["delta_of_each"])
+    drawn = certificate.get("stopped", {}).get(stops["stage"], 0)
+    return (
+        f"{text}This run stopped for good after {drawn:,}, and is charged up to {charged:,}. Of the outcomes that end by "
+        f"then more is known: the probability of any of them changes {more}; these parts of all named times add up to "
+        f"{certificate['delta']:g}. "
+    )
 
 
 def selected(selection: dict[str, Any] | str) -> str:
@@ -304,12 +371,15 @@ def _other_releases(certificate: dict[str, Any]) -> str:
     if not isinstance(study, dict):
         return "Study unknown: other releases from the same data, if there are any, add to this one."
     how = "replaced" if study["relation"] == REPLACE_ONE else "added or removed"
+    stopped = (
+        "It was stopped for good, and its study may count only what it had drawn. " if "stopped" in certificate else ""
+    )
     # A study does not know the units of its runs, and a record is a part of each.
     if (_rows_of_a_person(certificate["declared"]) or 1) > 1:
         how += " (and for the unit of this one, where each of them protects that unit)"
     return (
-        f"In the study '{printable(study['name'], 80)}' this was run {study['runs']}; together its runs so far are "
-        f"({study['epsilon']:g}, {study['delta']:g})-differentially private for one record {how}, of a total of "
+        f"{stopped}In the study '{printable(study['name'], 80)}' this was run {study['runs']}; together its runs so far "
+        f"are ({study['epsilon']:g}, {study['delta']:g})-differentially private for one record {how}, of a total of "
         f"{study['total_epsilon']:g} that was declared first. Releases outside of that study add to it."
     )
 

@@ -31,6 +31,7 @@ from lightning_dpgen.privacy.sampling.samplers import read_truncation, truncatio
 from lightning_dpgen.release.certificate import ACCOUNTANTS, INIT, STUDY_UNKNOWN, TRUNCATED_LOTS, also, stage_epsilons
 from lightning_dpgen.release.unit_check import protects_persons
 from lightning_dpgen.release.verdict import TOLERANCE, Verdict
+from lightning_dpgen.verification.stops_check import counted_event, named_times
 
 # Relative tolerance between the account of a run and that of its study, which is the looser one.
 _BETWEEN_ACCOUNTS = 1e-2
@@ -119,10 +120,15 @@ def _check_account(
     if interval not in (0.0, *INTERVALS):
         verdict.problems.append(f"an interval of {interval:g} is none that this accountant uses")
         return
+    known = len(verdict.problems)
+    times, dearest = named_times(certificate, event, events, verdict)
+    if len(verdict.problems) > known:
+        return
+    at = delta / len(times)
     # At delta 0 epsilon is a sum.
     if delta:
         finer = 0.0 < interval < INTERVALS[0]
-        if finer and not (affordable(event, interval) and compute_epsilon_by_rdp(event, delta) <= MOST_POINTS * interval):
+        if finer and not (affordable(dearest, interval) and compute_epsilon_by_rdp(dearest, at) <= MOST_POINTS * interval):
             verdict.problems.append(f"an interval of {interval:g} is too fine for an event that costs so much")
             return
         # Stages that a reference stands for are no part of the event.
@@ -134,7 +140,7 @@ def _check_account(
     _check_truncated(certificate, dict(zip((name for name, *_ in stages), events, strict=True)), verdict)
     before = len(verdict.problems)
     accountant = certificate["accountant"].get("chosen", PLD)
-    spending = compute_epsilon(event, delta, relation=relation, interval=interval or None, accountant=accountant)
+    spending = compute_epsilon(event, at, relation=relation, interval=interval or None, accountant=accountant)
     verdict.epsilon = spending.epsilon
     if (certificate["accountant"]["name"], interval) != (ACCOUNTANTS[spending.method], spending.interval):
         verdict.problems.append(
@@ -145,7 +151,10 @@ def _check_account(
     # The cost of stages says nothing of an event that is not made of them, or whose account is another one.
     if not fit or len(verdict.problems) > before:
         return
-    costs = stage_epsilons(events, delta, interval or None, relation, accountant)
+    for stated, time in zip(certificate["stops"]["epsilons"] if len(times) > 1 else (), times, strict=len(times) > 1):
+        cost = compute_epsilon(time, at, relation=relation, interval=interval or None, accountant=accountant).epsilon
+        _compare("epsilon of a named time", stated, cost, verdict)
+    costs = stage_epsilons(events, at, interval or None, relation, accountant)
     for (name, _, stated), cost in zip(stages, costs, strict=True):
         _compare(f"epsilon of stage {name!r}", stated, cost, verdict)
     if len(verdict.problems) > before:
@@ -153,9 +162,11 @@ def _check_account(
     if reference is not None:
         _check_reference(reference, events, verdict)
     if certificate["study"] != STUDY_UNKNOWN:
-        _check_study(certificate["study"], event, relation, certificate["declared"]["n"], verdict)
+        counted = event if "stopped" not in certificate or reference is not None else counted_event(certificate, events)
+        _check_study(certificate["study"], counted, relation, certificate["declared"]["n"], verdict)
     replaceable = reference is None or reference.replaceable
-    if not _agrees(certificate["also"], also(event, epsilon, delta, interval or None, relation, replaceable, accountant)):
+    others = also(event, epsilon, delta, interval or None, relation, replaceable, accountant, len(times))
+    if not _agrees(certificate["also"], others):
         verdict.problems.append("'also' is not what the event tree costs when a record is replaced, or at other deltas")
     if len(verdict.problems) == before:
         declared = certificate["declared"]
@@ -164,7 +175,12 @@ def _check_account(
             f"epsilon recomputed from the event tree: {round_up(verdict.epsilon):g} at delta {delta:g} "
             f"(stated: {epsilon:g}), {unit} {_CHANGES[relation]}"
         )
-        verdict.notes.append(_second_opinion(event, delta, relation))
+        if len(times) > 1:
+            verdict.checks.append(
+                f"each of {len(times)} named times has delta {at:g}, at which its epsilon was recomputed; the run is "
+                f"charged up to {certificate['stops']['charged']:,}"
+            )
+        verdict.notes.append(_second_opinion(event, at, relation))
         if (init := declared.get(INIT)) is not None:
             verdict.notes.append(f"it rests on the declaration that these data are public: {init['public']}")
 

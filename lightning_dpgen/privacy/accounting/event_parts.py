@@ -67,10 +67,17 @@ class CorrelatedGaussianDpEvent(dp_accounting.DpEvent):
 
         That is a Poisson-sampled Gaussian for each round.
         """
+        return self.after(self.strategy.steps)
+
+    def after(self, steps: int) -> dp_accounting.DpEvent:
+        """Return the event that bounds the Renyi moments of a beginning of so many steps, wherever that ends.
+
+        It is `standard` for the rounds that have begun (docs/guarantees/several_releases.md, "Stopped runs").
+        """
         noise = dp_accounting.GaussianDpEvent(self.noise_multiplier)
         if self.sampling_probability < 1.0:
             noise = dp_accounting.PoissonSampledDpEvent(self.sampling_probability, noise)
-        return dp_accounting.SelfComposedDpEvent(noise, self.strategy.rounds)
+        return dp_accounting.SelfComposedDpEvent(noise, -(-steps // self.strategy.period))
 
 
 @attrs.frozen

@@ -52,6 +52,7 @@ def make_plan(
     relation: str = ADD_OR_REMOVE_ONE,
     max_rows: SupportsIndex = 1,
     accountant: str = PLD,
+    stops: Sequence[int] = (),
 ) -> Plan:
     """Make the plan with noise and steps for every stage, such that the whole run is (epsilon, delta)-private.
 
@@ -74,11 +75,14 @@ def make_plan(
         max_rows: the most records that the unit of privacy has: 1, or as many as a person has; see `Plan`.
         accountant: ``pld`` (privacy loss distributions, the tightest); or ``rdp`` (Renyi moments, looser: more noise or
             fewer steps), where a comparison with other work needs its number. The certificate states the same.
+        stops: numbers of accesses of the stage without a share (or the last one), rising and below its count, at which the
+            run may end at a smaller epsilon (`Plan`). So many times and the whole have equal parts of delta, so noise is a
+            little larger than without.
 
     Raises:
-        ValueError: for an impossible epsilon, delta, share, noise, count or max_rows, more unknowns than can be solved
-            for, stages for different numbers of records, deltas of the stages that leave nothing of the plan's, or an
-            accountant that gives no upper bound, saying why.
+        ValueError: for an impossible epsilon, delta, share, noise, count, max_rows or stops, more unknowns than can be
+            solved for, stages for different numbers of records, deltas of the stages that leave nothing of the plan's, or
+            an accountant that gives no upper bound, saying why.
         BudgetTooSmall: if a stage would need more noise than its records can outweigh; the message says what would fit.
 
     Example:
@@ -95,14 +99,16 @@ def make_plan(
     max_rows = read_whole("max_rows", max_rows)
     if relation == REPLACE_ONE:
         _check_replaceable(specs, delta)
+        if stops:
+            raise ValueError(f"stops={tuple(stops)}: of a record replaced no stop is certified below the whole plan")
         return _replacing(make_plan(specs, epsilon=epsilon, delta=delta, max_rows=max_rows, accountant=accountant))
     if relation != ADD_OR_REMOVE_ONE:
         raise ValueError(f"relation={relation!r}: expected one of {', '.join(RELATIONS)}")
     # A multiplier is one of max_rows records at once, so its noise outweighs an access max_rows times as soon.
     specs = [replace(spec, max_noise=spec.max_noise / max_rows) for spec in specs]
     rest, n = next((spec.stage for spec in specs if spec.share is None), None), records_of(specs)
-    plan = _without_units(specs, epsilon, delta, accountant)
-    return replace(plan, max_rows=max_rows, flexible=rest, n=n)
+    plan = _without_units(specs, epsilon, delta / (len(stops) + 1), accountant)
+    return replace(plan, delta=delta, max_rows=max_rows, flexible=rest, n=n, stops=tuple(stops))
 
 
 def make_first_plan(

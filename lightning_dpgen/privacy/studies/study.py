@@ -23,7 +23,6 @@ from lightning_dpgen.privacy.accounting.epsilon_range import check_delta, check_
 from lightning_dpgen.privacy.accounting.events import decode, encode
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE, Unaccountable
 from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
-from lightning_dpgen.privacy.noise.stream import PrivateStream
 from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.studies.study_total import Total, compose_runs
 
@@ -41,11 +40,12 @@ _PAIR = {"type": ["array", "null"], "prefixItems": [_EPSILON, _DELTA], "minItems
 _ENTRY = shape(
     run=_TEXT,
     relation={"enum": list(_RELATIONS)},
-    event={"type": "object"},
+    event={"type": ["object", "null"]},
     pair=_PAIR,
     moments={"type": "boolean"},
     replaced=_PAIR,
     records_=_TEXT,
+    stopped_={"type": "boolean"},
 )
 KEY = "fingerprint.key"
 _KEY_BYTES = 16
@@ -66,6 +66,9 @@ class Study:
 
     A study that began under add-or-remove-one takes no run under replace-one.
 
+    A run that is stopped for good (`Account.stop`) counts from then on with what it has drawn, if runs are composed by
+    moments. It never enters again.
+
     Each line follows from the one before by a checksum, is fsynced, and is written under a lock, so that runs at the same
     time lose nothing. A second file beside it (``.heads``) names the last line, so that lines lost at the end are noticed.
     The file holds at most a keyed fingerprint of records; its owner alone may read it.
@@ -76,6 +79,7 @@ class Study:
 
     Attributes:
         records: a keyed fingerprint of the records of this run, which is written beside its entry, if known; private.
+        identity: the checksum of the first line, by which a ledger knows the study of its run.
 
     Raises:
         LedgerError: if the file is damaged, of another version, or has another total; if there is none and no total.
@@ -105,10 +109,12 @@ class Study:
                 if epsilon is None:
                     raise LedgerError(f"{self.path}: there is no such study; give its total (epsilon, delta) to begin it")
                 header = {"study": FORMAT_VERSION, "epsilon": epsilon, "delta": delta, "opened": chain.now()}
+                header |= {"id": secrets.token_hex(8)}
                 heads, text = chain.seal_lines("", [header])
                 for file in chain.create(self._file, text, heads[-1]):
                     file.close()
-            stated, _, _ = self._read()
+            stated, _, lines = self._read()
+        self.identity = lines.first
         self.epsilon: float = stated["epsilon"]
         self.delta: float = stated["delta"]
         if epsilon is not None and (epsilon, delta) != (self.epsilon, self.delta):
@@ -166,6 +172,53 @@ class Study:
         """
         return self._with(run, event, relation, pair, moments, replaced, write=True)
 
+    def stop(self, run: str, drawn: dp_accounting.DpEvent | None) -> tuple[Total, Total] | None:
+        """Count a run that never draws again with what it has drawn, where runs are composed by moments.
+
+        Where they are composed by pairs, or this run has entered with a pair alone, it stays whole: a pair that is read
+        off a run at a chosen time under-reports (docs/guarantees/several_releases.md, "Stopped runs"). A run that has drawn
+        nothing counts nothing. If a run is stopped again after other accesses, as two copies of one ledger may be, it
+        counts whole.
+
+        Args:
+            run: its identity, that of its ledger, whose last line says already that the run was stopped.
+            drawn: the event of all that it may have drawn; None for nothing.
+
+        Returns:
+            The total of the study before and after; None if this run was never entered.
+
+        Raises:
+            LedgerError: if the file is damaged.
+        """
+        with self._acquire():
+            _, entries, lines = self._read()
+            ours = [entry for entry in entries if entry["run"] == run]
+            if not ours:
+                return None
+            before, first = self._composed(entries), len(ours) == 1 or not ours[-1].get("stopped")
+            whole = [entry for entry in ours if not entry.get("stopped")][-1]
+            by_moments = entries[0]["moments"] and whole["moments"]
+            event = None if drawn is None else encode(drawn) if by_moments else whole["event"]
+            if not first and event != ours[-1]["event"]:
+                event = whole["event"]
+            line = whole | {"event": event, "at": chain.now(), "stopped": True}
+            if first or event != ours[-1]["event"]:
+                self._append(lines, json.loads(json.dumps(line)))
+                entries = [*entries, line]
+            return before, self._composed(entries)
+
+    def check_going(self, run: str) -> None:
+        """Raise LedgerError if a run was stopped for good."""
+        with self._acquire():
+            self._refuse_stopped(self._read()[1], run)
+
+    def _refuse_stopped(self, entries: Sequence[Mapping[str, Any]], run: str) -> None:
+        if any(entry["run"] == run and entry.get("stopped") for entry in entries):
+            raise LedgerError(
+                f"study {self.name}: run {run!r} was stopped for good, and what it had not drawn may be spent by others: "
+                "begin a new run"
+            )
+
     def check(
         self,
         event: dp_accounting.DpEvent,
@@ -211,6 +264,7 @@ class Study:
         line = json.loads(json.dumps(line))
         with self._acquire():
             _, entries, lines = self._read()
+            self._refuse_stopped(entries, run)
             try:
                 total = self._composed([*entries, line])
             except Unaccountable as error:
@@ -282,8 +336,10 @@ def _read_entries(lines: chain.Lines) -> list[dict[str, Any]]:
     for number, line in lines:
         try:
             check_shape(line, _ENTRY if read else _HEADER)
-            if read:
+            if read and line["event"] is not None:
                 decode(line["event"])
+            elif read and not line.get("stopped"):
+                raise ValueError("event: null is that of a stopped run alone")
         except ValueError as error:
             raise lines.damage_error(number, str(error)) from None
         read.append(line)
@@ -302,46 +358,6 @@ def study_entry(plan: Plan) -> dict[str, Any]:
             replaced = compute_epsilon(plan.event, plan.delta, relation=REPLACE_ONE).epsilon
             entry |= {"replaced": (replaced, plan.delta)} if math.isfinite(replaced) else {}
     return entry
-
-
-def check_stream(study: Study | None, stream: PrivateStream) -> None:
-    """Refuse a study for a run whose noise is repeatable: with its seed the noise can be removed, at no epsilon.
-
-    Raises:
-        ValueError: naming both arguments of the account.
-    """
-    if study is not None and stream.seeded:
-        raise ValueError(
-            f"study={study.name!r}: expected a run that is private, and stream=PrivateStream(seed=...) makes noise that "
-            "can be removed: leave out the seed, or the study"
-        )
-
-
-class StudyEntry:
-    """The entry of one run, which is made once for each plan that the run has.
-
-    Attributes:
-        study: the study that the run belongs to; None for a run outside of studies.
-        total: the total of the study with this run; None before it is entered.
-    """
-
-    def __init__(self, study: Study | None) -> None:
-        self.study = study
-        self.total: Total | None = None
-        self._entered: Plan | None = None
-
-    def enter(self, run: str, plan: Plan) -> None:
-        """Charge a run with its plan, unless this plan is entered already.
-
-        Args:
-            plan: the plan of all that it will draw.
-
-        Raises:
-            BudgetTooSmall, LedgerError: as `Study.enter`.
-        """
-        if self.study is not None and self._entered is not plan:
-            self.total = self.study.enter(run, plan.event, **study_entry(plan))
-            self._entered = plan
 
 
 def fingerprint_key(folder: Path) -> str:

@@ -39,7 +39,7 @@ def compose_runs(entries: Sequence[Mapping[str, Any]], epsilon: float, delta: fl
     """Compose the entries of a study; where a run has entered several times, its last entry counts.
 
     Args:
-        entries: lines of the study, in order.
+        entries: lines of the study, in order; one without an event is of a run that was stopped before it drew anything.
         epsilon, delta: the total of the study; cost is stated at its delta.
 
     Raises:
@@ -53,9 +53,9 @@ def compose_runs(entries: Sequence[Mapping[str, Any]], epsilon: float, delta: fl
             f"it is about a record replaced ({REPLACE_ONE}), and the first run of this study about one added or "
             "removed, for which that has no account; begin another study with a run about a record replaced"
         )
-    runs = list(last.values())
+    runs = [entry for entry in last.values() if entry["event"] is not None]
     cost = _by_moments(runs, relation, epsilon, delta) if moments else _by_pairs(runs, relation, delta)
-    return Total(cost, delta, relation, len(runs))
+    return Total(cost, delta, relation, len(last))
 
 
 def _by_pairs(entries: Sequence[Mapping[str, Any]], relation: str, delta: float) -> float:

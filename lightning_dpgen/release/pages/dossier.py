@@ -23,7 +23,14 @@ from lightning_dpgen.privacy.accounting.epsilon_range import CAUTIOUS_EPSILON, r
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.drawn_noise import MECHANISMS
 from lightning_dpgen.privacy.noise.stream import SECURE
-from lightning_dpgen.release.certificate import INIT, TRUNCATED_LOTS, found_privately, paragraphs, selected
+from lightning_dpgen.release.certificate import (
+    INIT,
+    TRUNCATED_LOTS,
+    found_privately,
+    paragraphs,
+    selected,
+    whole_epsilon,
+)
 from lightning_dpgen.release.files import CERTIFICATE, PROJECTED, SYNTHETIC
 from lightning_dpgen.release.pages.report import TEMPLATES, describe_purchase, describe_stage, environment
 from lightning_dpgen.release.pages.text import join_values, markdown, printable, value_text
@@ -116,7 +123,10 @@ def hazards_of(certificate: dict[str, Any]) -> list[Hazard]:
 def make_entry(certificate: dict[str, Any]) -> dict[str, Any]:
     """Make a draft entry for the registry of a private release; fields that the certificate does not fill are None."""
     entry = _rendered("registry_entry.yaml", certificate)
-    entry["deployment"]["privacy_loss"]["privacy_parameters"] |= {name: certificate[name] for name in ("epsilon", "delta")}
+    entry["deployment"]["privacy_loss"]["privacy_parameters"] |= {
+        "epsilon": whole_epsilon(certificate),
+        "delta": certificate["delta"],
+    }
     return entry
 
 

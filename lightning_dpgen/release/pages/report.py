@@ -15,7 +15,7 @@ from lightning_dpgen.privacy.access import dominating_laplace
 from lightning_dpgen.privacy.accounting.epsilon_range import caution, round_up
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
 from lightning_dpgen.privacy.drawn_noise import NOISY_MAX, read_unit
-from lightning_dpgen.release.certificate import found_privately, paragraphs, selected
+from lightning_dpgen.release.certificate import found_privately, paragraphs, selected, whole_epsilon
 from lightning_dpgen.release.files import CARD, REPORT, SYNTHETIC
 from lightning_dpgen.release.pages.charts import epsilon_curve
 from lightning_dpgen.release.pages.text import markdown, quoted, sentence, value_text
@@ -132,7 +132,8 @@ def attacks(certificate: dict[str, Any]) -> list[tuple[float, float]]:
     """
     if not certificate["private"] or certificate["relation"] == REPLACE_ONE:
         return []
-    epsilon, delta = certificate["epsilon"], certificate["delta"]
+    # A test is of all outcomes, and not of those that end by a named time.
+    epsilon, delta = whole_epsilon(certificate), certificate["delta"]
 
     def most(wrongly: float) -> float:
         many = math.exp(min(epsilon, 700.0)) * wrongly + delta
