@@ -10,16 +10,16 @@ from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.specs.usage_error import OK, UsageError
 
 WARNING = (
-    "This holds if you stopped the run because of released numbers, or of nothing in its records. If you stopped it because "
-    "of its private curves, or of anything else under private/, no account covers that choice."
+    "This holds if you stopped the run because of released numbers, or of nothing in its records. If you stopped it for "
+    "what its private curves show, or anything else under private/, no account covers that choice."
 )
 
 
 def make_parser() -> Parser:
     parser = Parser(
         prog="dpgen stop",
-        description="Stop an unfinished run for good. Its study, if it is composed by moments, then counts what the run has "
-        "drawn, and later runs may spend the rest. The run can never go on. Stop none for what its private curves show.",
+        description="Stop an unfinished run for good. Its study, if it is composed by moments, then counts what the run "
+        "has drawn, and later runs may spend the rest. The run never goes on. Stop none for what its private curves show.",
     )
     parser.add_argument("run", help="the folder of a run, or the file of a ledger (ledger.jsonl)")
     parser.add_argument("--study", metavar="FILE", help="the study of the run, if its file was moved since")

@@ -469,7 +469,7 @@ class _Accountant(MomentsAccountant):
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         super().on_train_end(trainer, module)
-        if self.account.plan.stops and self.account.plan.private and self.account.remaining(TRAINING):
+        if self.account.plan.stops and self.account.remaining(TRAINING):
             self.after_last_step(module)
 
     def _go_on(self, checkpoint: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ import torch
 from contracts import killed_trials, references, whole_runs
 from contracts.changes import FACTORS, NOISE, change
 from contracts.laws.accounts import (
+    a_run_is_charged_up_to_a_time_that_its_plan_named,
     a_sampled_access_needs_a_lot,
     each_noise_is_drawn_once_and_only_while_open,
     each_noise_of_an_access_is_counted,
@@ -92,8 +93,11 @@ from contracts.laws.steps import (
     without_privacy_it_is_descent_on_the_sum_over_the_expected_lot,
 )
 from contracts.laws.studies import (
+    a_stopped_run_gives_nothing_back_under_pairs,
     a_study_tells_no_less_than_its_runs_cost_together,
     records_that_differ_in_a_byte_are_others,
+    the_ledger_is_stopped_before_its_study,
+    what_a_stopped_run_has_drawn_stays_counted,
     what_a_study_states_at_its_orders_fails_with_its_delta,
 )
 
@@ -121,9 +125,10 @@ from lightning_dpgen.privacy.access import Access, IssuedLots, OpenAccess
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.noise import coins
 from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.plan import Plan
 from lightning_dpgen.privacy.sampling.correlated_noise import CorrelatedState
 from lightning_dpgen.privacy.sampling.samplers import Cyclic, Poisson
-from lightning_dpgen.privacy.studies import study, study_total
+from lightning_dpgen.privacy.studies import entry, study, study_total
 from lightning_dpgen.projection import sensitivity
 from lightning_dpgen.projection.sensitivity import Noise
 from lightning_dpgen.projection.steps import Steps
@@ -195,6 +200,10 @@ bought_adds_up = what_is_bought_of_a_lot_is_a_sum_over_its_records
 bought_answers = given_the_answers_bought_means_are_the_same_for_any_lot
 fit_costs = no_record_costs_a_fit_with_bought_numbers_more_than_its_accesses
 fit_answers = given_the_answers_a_fit_with_bought_numbers_is_the_same_for_any_records
+named_time = a_run_is_charged_up_to_a_time_that_its_plan_named
+pairs_stay_whole = a_stopped_run_gives_nothing_back_under_pairs
+ledger_first = the_ledger_is_stopped_before_its_study
+drawn_stays_counted = what_a_stopped_run_has_drawn_stays_counted
 
 BROKEN = {
     "no noise": Broken(mechanisms.gaussian, {NOISE: "pass"}, (mechanism_noise, step_noise)),
@@ -853,6 +862,37 @@ BROKEN = {
     ),
     "validation means by the exact number of records": Broken(
         ValidationPasses._look, {"[count] * k": "[float(len(lot))] * k"}, (fit_answers,)
+    ),
+    "certificate reads an odometer at a named time": Broken(
+        Plan.named_stop, {"return named if": "return made if"}, (named_time,)
+    ),
+    "charged up to the named time before the stop": Broken(
+        Plan.named_stop, {"(stop for stop in self.stops if made <= stop)": "(t for t in self.stops if made < t + 2)"},
+        (named_time,),
+    ),
+    "each named time with all of delta": Broken(
+        Plan.cost_of, {"self.part_of_delta if delta is None": "self.delta if delta is None"}, (named_time,)
+    ),
+    "a named time for a run that may go on": Broken(
+        Account.certify, {"self.named_stop": "self.plan.named_stop(self.accesses)"}, (named_time,)
+    ),
+    "rest of a run given back to a study by pairs": Broken(
+        study.Study.stop,
+        {"encode(drawn) if by_moments else whole[\"event\"]": "encode(drawn)",
+         "line = whole | {": "line = whole | {\"pair\": (0.5 * whole[\"pair\"][0], whole[\"pair\"][1]), "},
+        (pairs_stay_whole,),
+    ),
+    "study counts less before the ledger is stopped": Broken(
+        Account.stop,
+        {"if not self.finished:": "self.ledger.stopped = True\n        self._entry.stop(self.ledger, self.plan)\n"
+         "        self.ledger.stopped = False\n        if not self.finished:"},
+        (ledger_first,),
+    ),
+    "all of a stopped run given back": Broken(
+        entry.StudyEntry.stop, {"reconcile.counted_event(plan, ledger.accesses)": "None"}, (drawn_stays_counted,)
+    ),
+    "stopped run enters its study again": Broken(
+        study.Study._with, {"self._refuse_stopped(entries, run)": "pass"}, (drawn_stays_counted,)
     ),
 }  # fmt: skip
 

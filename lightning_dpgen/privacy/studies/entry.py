@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.privacy import reconcile
 from lightning_dpgen.privacy.accounting.epsilon_range import round_up
 from lightning_dpgen.privacy.errors import LedgerError
@@ -23,13 +22,15 @@ class Stopped:
     Args:
         drawn: of each stage its name, the accesses that were drawn or may have been, and those that were planned.
         study: the name of its study; None for a run that was entered in none.
-        before, after: the total of the study with the whole run, and with what was drawn; None without a study.
+        before, after: the total of the study before and after the stop; None without a study.
+        whole: True if the study still counts all that was planned.
     """
 
     drawn: tuple[tuple[str, int, int], ...]
     study: str | None = None
     before: Total | None = None
     after: Total | None = None
+    whole: bool = True
 
     @property
     def finished(self) -> bool:
@@ -38,16 +39,16 @@ class Stopped:
 
     def __str__(self) -> str:
         parts = [f"{drawn:,} of {planned:,} accesses of {stage!r}" for stage, drawn, planned in self.drawn]
-        text = f"{listed(parts)} were drawn. "
+        text = f"{', '.join(parts)} were drawn. "
         if self.finished:
             return f"{text}The run is finished, so nothing goes back"
         text += "The run is stopped for good: nothing more is drawn"
         if self.before is None or self.after is None:
             return text
         before, after = round_up(self.before.epsilon), round_up(self.after.epsilon)
-        if after >= before:
-            return f"{text}. Study {self.study} counts it whole, and stays at epsilon {before:g}"
-        return f"{text}. Study {self.study} goes from epsilon {before:g} to {after:g}, at delta {self.after.delta:g}"
+        how = "counts it whole" if self.whole else "counts what was drawn"
+        goes = f"stays at epsilon {after:g}" if after == before else f"goes from epsilon {before:g} to {after:g}"
+        return f"{text}. Study {self.study} {how}, and {goes} at delta {self.after.delta:g}"
 
 
 class StudyEntry:

@@ -172,7 +172,7 @@ class Study:
         """
         return self._with(run, event, relation, pair, moments, replaced, write=True)
 
-    def stop(self, run: str, drawn: dp_accounting.DpEvent | None) -> tuple[Total, Total] | None:
+    def stop(self, run: str, drawn: dp_accounting.DpEvent | None) -> tuple[Total, Total, bool] | None:
         """Count a run that never draws again with what it has drawn, where runs are composed by moments.
 
         Where they are composed by pairs, or this run has entered with a pair alone, it stays whole: a pair that is read
@@ -185,7 +185,7 @@ class Study:
             drawn: the event of all that it may have drawn; None for nothing.
 
         Returns:
-            The total of the study before and after; None if this run was never entered.
+            The total of the study before and after, and whether the run still counts whole; None if it was never entered.
 
         Raises:
             LedgerError: if the file is damaged.
@@ -195,8 +195,8 @@ class Study:
             ours = [entry for entry in entries if entry["run"] == run]
             if not ours:
                 return None
-            before, first = self._composed(entries), len(ours) == 1 or not ours[-1].get("stopped")
-            whole = [entry for entry in ours if not entry.get("stopped")][-1]
+            before, first = self._composed(entries), not ours[-1].get("stopped")
+            whole = next((entry for entry in reversed(ours) if not entry.get("stopped")), ours[-1])
             by_moments = entries[0]["moments"] and whole["moments"]
             event = None if drawn is None else encode(drawn) if by_moments else whole["event"]
             if not first and event != ours[-1]["event"]:
@@ -205,7 +205,7 @@ class Study:
             if first or event != ours[-1]["event"]:
                 self._append(lines, json.loads(json.dumps(line)))
                 entries = [*entries, line]
-            return before, self._composed(entries)
+            return before, self._composed(entries), event == whole["event"]
 
     def check_going(self, run: str) -> None:
         """Raise LedgerError if a run was stopped for good."""

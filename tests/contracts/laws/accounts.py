@@ -16,7 +16,7 @@ import torch
 from lightning_dpgen.privacy.access import LAPLACE, PURE, Access, dominating_laplace
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
-from lightning_dpgen.privacy.accounting.epsilon_range import round_up
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon, round_up
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.noise.stream import PrivateStream
@@ -116,3 +116,19 @@ def stopping_early_does_not_lower_what_is_certified() -> None:
     with tempfile.TemporaryDirectory() as folder:
         certificate = make_certificate(account, unit="one row", declared={"n": 9}, released=[], folder=Path(folder))
     assert certificate["epsilon"] == round_up(plan.epsilon)
+
+
+def a_run_is_charged_up_to_a_time_that_its_plan_named() -> None:
+    """Check that a stop costs the next named time, at the part of delta that each has; before it is final, the whole plan.
+
+    The cost of one Gaussian has a closed form.
+    """
+    plan = Plan((Stage(Access("training", {"sum": 5.0}), 6, 1.0),), target_epsilon=9.0, delta=1e-5, stops=(2, 4))
+    for made, charged in ((1, 2), (2, 2), (3, 4), (5, 6)):
+        account = Account(plan)
+        for _ in range(made):
+            with account.open("training") as access:
+                gaussian(access, "sum", torch.zeros(2), sensitivity=1.0)
+        assert account.certify()[1].epsilon == plan.epsilon
+        account.stop()
+        assert account.certify()[1].epsilon >= gaussian_epsilon(math.sqrt(charged) / 5.0, 1e-5 / 3) * (1 - 1e-9)

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import dp_accounting
 import numpy as np
+import pytest
 import torch
 
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.accountant import ADD_OR_REMOVE_ONE, REPLACE_ONE, gaussian_epsilon
-from lightning_dpgen.privacy.errors import BudgetTooSmall
+from lightning_dpgen.privacy.errors import BudgetTooSmall, LedgerError
+from lightning_dpgen.privacy.ledger import Ledger
 from lightning_dpgen.privacy.mechanisms import gaussian
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.privacy.studies.study import Study
@@ -83,3 +85,50 @@ def what_a_study_states_at_its_orders_fails_with_its_delta() -> None:
                     left = here - a * x - math.log1p(-1.0 / a)
                     parts[a] = math.exp(-(a - 1) * left - math.log(a))
             assert len(parts) > 10 and sum(parts.values()) <= delta
+
+
+def a_stopped_run_gives_nothing_back_under_pairs() -> None:
+    """Check that a run of a study by pairs counts whole after a stop: a pair that is read off at a stop under-reports."""
+    with tempfile.TemporaryDirectory() as folder:
+        study = Study(Path(folder) / "s.jsonl", epsilon=9.0, delta=1e-6)
+        steps = Stage(Access("sum", {"sum": 9.0}), 4, 1.0)
+        for relation in (REPLACE_ONE, ADD_OR_REMOVE_ONE):
+            account = Account(Plan((steps,), 9.0, 1e-7, relation=relation), study=study)
+            with account.open("sum") as access:
+                gaussian(access, "sum", torch.zeros(1), sensitivity=1.0)
+            before = study.total
+            account.stop()
+            assert study.total == before
+
+
+def the_ledger_is_stopped_before_its_study() -> None:
+    """Check that the ledger's last line is on disk when the study counts less."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        path = Path(folder) / "ledger.jsonl"
+        study = Study(Path(folder) / "s.jsonl", epsilon=9.0, delta=1e-6)
+        account = Account(Plan((Stage(Access("sum", {"sum": 9.0}), 4, 1.0),), 9.0, 1e-7), path, study=study)
+        with account.open("sum") as access:
+            gaussian(access, "sum", torch.zeros(1), sensitivity=1.0)
+        seen, stop = [], Study.stop
+
+        def noted(self, *words):
+            seen.append(Ledger.read(path).stopped)
+            return stop(self, *words)
+
+        patch.setattr(Study, "stop", noted)
+        account.stop()
+        assert seen == [True]
+
+
+def what_a_stopped_run_has_drawn_stays_counted() -> None:
+    """Check that a study counts all that was drawn before a stop, and that the run never enters again."""
+    with tempfile.TemporaryDirectory() as folder:
+        study = Study(Path(folder) / "s.jsonl", epsilon=9.0, delta=1e-6)
+        account = Account(Plan((Stage(Access("sum", {"sum": 4.0}), 6, 1.0),), 9.0, 1e-7), study=study)
+        for _ in range(3):
+            with account.open("sum") as access:
+                gaussian(access, "sum", torch.zeros(1), sensitivity=1.0)
+        account.stop()
+        assert study.total.epsilon >= gaussian_epsilon(math.sqrt(3.0) / 4.0, 1e-6)
+        with pytest.raises(LedgerError, match="was stopped for good"):
+            study.enter(account.ledger.run, account.plan.event)
