@@ -267,7 +267,7 @@ class Ledger:
         if os.getpid() != self._process:
             raise LedgerError(f"{self.path}: is written by process {self._process}; a forked child does not stop its run")
         if self._closed and self.path is not None and not self.stopped:
-            # What follows a clean end is written by another holder of the file.
+            # Another holder of the file writes what follows a clean end.
             Ledger.reopen(self.path).stop()
         elif not self._closed:
             self._end({"stopped": self._total})

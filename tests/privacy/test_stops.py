@@ -56,7 +56,7 @@ def _alone(event, tmp_path, name="other"):
     return Study(tmp_path / f"{name}.jsonl", epsilon=6.0, delta=DELTA).check(event).epsilon
 
 
-# What goes back to the study
+# Stopped runs in a study
 
 
 def test_a_stopped_run_counts_with_what_it_has_drawn(study, tmp_path):
@@ -379,7 +379,7 @@ def test_pairs_that_are_read_off_at_a_stop_would_pass_the_total():
     assert _worst_stop(*_gaussian_losses(mu), steps, value) > 2.0 * delta
 
 
-# What is certified at named times
+# Certificates at named times
 
 
 def _gaussian_epsilon(mu, delta):
@@ -421,11 +421,11 @@ def test_sampled_steps_at_named_times_agree_with_another_accountant():
 
 
 @pytest.mark.parametrize("direction", ["removed", "added"])
-@pytest.mark.parametrize("rate", [1.0, 0.3])
+@pytest.mark.parametrize("rate", [1.0, 0.7])
 def test_an_odometer_at_a_chosen_step_under_reports_and_named_times_do_not(rate, direction):
     """The worst rule stops by the losses so far. With an epsilon of each step the failures are several times delta; with
     named times they stay below it. This is an integral over all losses, for a record removed and for one added."""
-    steps, deviation = 12, 4.0 if rate == 1.0 else 1.3
+    steps, deviation = 12, 4.0 if rate == 1.0 else 3.0
     spec = StageSpec("steps", {"sum": 1.0}, steps, max_noise=1e9, noise=deviation, sampler=Poisson(rate))
     once = make_plan([spec], epsilon=None, delta=DELTA)
     named = make_plan([spec], epsilon=None, delta=DELTA, stops=[3, 6])
@@ -441,9 +441,8 @@ def test_an_odometer_at_a_chosen_step_under_reports_and_named_times_do_not(rate,
     odometer = _worst_stop(losses, weights, steps, lambda step, loss: _failing(read[step], loss))
     at_named = _worst_stop(losses, weights, steps, lambda step, loss: _failing(charged[step], loss))
     assert at_named <= DELTA * (1 + 1e-3)
-    # A record that is added is bounded by the other direction, which is the dearer one under sampling.
-    if rate == 1.0 or direction == "removed":
-        assert odometer > 1.5 * DELTA
+    # Under sampling a record that is added is the cheaper direction.
+    assert odometer > (4.0 if rate == 1.0 or direction == "removed" else 1e-3) * DELTA
 
 
 BAD = {
