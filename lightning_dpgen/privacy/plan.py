@@ -5,7 +5,8 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -213,18 +214,21 @@ class Plan:
         stages = tuple(replace(stage, count=count) if stage is last else stage for stage in self.stages)
         return replace(self, stages=stages, stops=tuple(stop for stop in self.stops if stop < count))
 
-    def named_stop(self, accesses: Iterable[tuple[Access, int]]) -> int | None:
+    def named_stop(self, accesses: Sequence[tuple[Access, int]]) -> int | None:
         """Return the named time at which a run is certified that ended for good; None if it is charged as a whole.
 
         Args:
-            accesses: all that were drawn, by stage in the plan's order.
+            accesses: all that were drawn. Other stages are charged whole, however much of them was drawn.
         """
-        made = sum(count for access, count in accesses if access.stage == self._last.name)
-        named = next((stop for stop in self.stops if made <= stop), None)
-        if named is None or not made:
+        made: Counter[str] = Counter()
+        for access, count in accesses:
+            made[access.stage] += count
+        planned = {stage.name: stage for stage in self.stages}
+        if any(access.stage not in planned or access != planned[access.stage].access for access, _ in accesses):
             return None
-        expected = self.stopped_after(made).stage_events
-        return named if stage_events(accesses) == expected else None
+        if any(count > planned[name].count for name, count in made.items()):
+            return None
+        return next((stop for stop in self.stops if 0 < made[self._last.name] <= stop), None)
 
     @property
     def _affordable(self) -> bool:

@@ -864,10 +864,10 @@ BROKEN = {
         ValidationPasses._look, {"[count] * k": "[float(len(lot))] * k"}, (fit_answers,)
     ),
     "certificate reads an odometer at a named time": Broken(
-        Plan.named_stop, {"return named if": "return made if"}, (named_time,)
+        Plan.named_stop, {"return next((stop for": "return next((made[self._last.name] for"}, (named_time,)
     ),
     "charged up to the named time before the stop": Broken(
-        Plan.named_stop, {"(stop for stop in self.stops if made <= stop)": "(t for t in self.stops if made < t + 2)"},
+        Plan.named_stop, {"0 < made[self._last.name] <= stop": "0 < made[self._last.name] < stop + 2"},
         (named_time,),
     ),
     "each named time with all of delta": Broken(

@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec"),
     pytest.mark.filterwarnings("ignore:.*max_epochs"),
+    pytest.mark.filterwarnings("ignore:.*no `val_dataloader`"),
     pytest.mark.filterwarnings("ignore:GPU available"),
 ]
 
@@ -234,3 +235,37 @@ def test_without_privacy_stops_change_nothing(tmp_path):
     certificate = private.release(model, tmp_path / "release")
     assert not certificate["private"] and "stops" not in certificate
     assert json.loads((tmp_path / "release" / "privacy.json").read_text())["epsilon"] is None
+
+
+def test_early_stopping_on_a_number_that_was_paid_for_is_certified_at_its_step(tmp_path):
+    """EarlyStopping follows a noisy mean of the plan; validation is charged whole, though only a part of it was made."""
+    from lightning_dpgen.plugins.noisy_metrics import NoisyMetrics
+    from lightning_dpgen.plugins.private_validation import PrivateValidation
+
+    class Logging(Plain):
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            self.log("loss", loss)
+            return loss
+
+        def validation_step(self, batch, batch_idx):
+            self.log("val_loss", (self.net(batch) - batch).square().sum())
+
+    private = PrivateTraining(
+        RECORDS, **SETTINGS, stops=[6], metrics=NoisyMetrics({"loss": (0, 4)}, every=2),
+        validation=PrivateValidation(RECORDS, {"val_loss": (0, 4)}, n=N, every=4),
+    )  # fmt: skip
+    model = Logging()
+    # Any number is above the least: it stops at the second look.
+    rule = pl.callbacks.EarlyStopping(
+        "public/val_loss", mode="min", patience=1, min_delta=10.0, check_on_train_epoch_end=False
+    )
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = pl.Trainer(callbacks=[private.callback(), rule, StopAfter(5)], accelerator="cpu", max_epochs=1, **quiet)
+    trainer.fit(model, private.loader())
+    certificate = private.release(model, tmp_path / "release")
+    made = certificate["stopped"]["training"]
+    assert made <= 6 == certificate["stops"]["charged"] and certificate["epsilon"] < 3.5
+    counts = {stage["name"]: stage["event"]["count"] for stage in certificate["stages"]}
+    assert counts == {"validation": 3, "training": 6} and certificate["stopped"]["validation"] == 1
+    assert verify(tmp_path / "release").good, verify(tmp_path / "release").problems

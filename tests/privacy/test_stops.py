@@ -482,6 +482,7 @@ def test_plans_without_a_proof_take_no_stops():
 
 
 def test_a_run_with_other_stages_is_charged_for_them_whole():
+    """Also where they are interleaved, and not all of their accesses were made."""
     stages = (Stage(Access("first", {"sum": 9.0}), 2, 0.1), Stage(Access("steps", {"sum": 5.0}), 6, 0.9))
     plan = Plan(stages, 9.0, DELTA, stops=(3,), flexible="steps")
     account = Account(plan)
@@ -493,6 +494,11 @@ def test_a_run_with_other_stages_is_charged_for_them_whole():
     _draw(account, 2)
     account.stop()
     mu = math.sqrt(2 / 81 + 3 / 25)
+    assert account.certify()[1].epsilon == pytest.approx(_gaussian_epsilon(mu, DELTA / 2), rel=1e-9)
+    account = Account(replace(plan, stages=(replace(stages[0], interleaved=True), stages[1])))
+    for stage in ("steps", "first", "steps"):
+        _draw(account, 1, stage)
+    account.stop()
     assert account.certify()[1].epsilon == pytest.approx(_gaussian_epsilon(mu, DELTA / 2), rel=1e-9)
 
 
