@@ -1,5 +1,5 @@
 """Learn generative models under differential privacy, and release them with a certificate anyone can recompute."""
 
-import lazy_loader
+from lightning_dpgen.privacy.extras import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

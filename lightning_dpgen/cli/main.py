@@ -17,6 +17,8 @@ from lightning_dpgen.cli.arguments import VERBOSE_HELP, HelpPrinted, loading, ve
 from lightning_dpgen.common import pace
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.common.passwords import without_passwords
+from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError, NotInstalled
+from lightning_dpgen.privacy.extras import needing
 from lightning_dpgen.privacy.software import installed_version, launched_as
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, MISTAKE, OK, OVERSPENT, UsageError, describe_os_error
 
@@ -40,6 +42,13 @@ COMMANDS = {
     "encode": "write the codes of real records by a release's encoder (the result is private)",
     "evaluate": "compare a release with real data (the result is private)",
     "completion": "print a script that completes commands, settings and their values in bash, zsh or fish",
+}
+# Mistakes of users, each with the module of its class, which whatever has raised it has imported.
+_MISTAKES = {
+    "lightning_dpgen.data.files.text": "MissingData",
+    "lightning_dpgen.data.tables.column": "BadSchema",
+    "lightning_dpgen.release.files": "NotARelease",
+    "lightning_dpgen.sampling.errors": "BadRecords",
 }
 # They ask for a password, which nothing is written over.
 _ASKING = ("sign", "push")
@@ -68,7 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return OK
         # One of several devices speaks for all.
         shown_on = None if argv[0] in _ASKING or launched_as() else sys.stderr
-        with pace.show_progress(shown_on), pace.stage(f"dpgen {argv[0]}"), verbose_logging(asked):
+        name = f"dpgen {argv[0]}"
+        with pace.show_progress(shown_on), pace.stage(name), verbose_logging(asked), needing(name):
             with loading():
                 command = import_module(f"lightning_dpgen.cli.{argv[0]}")
             return command.run(argv[1:])
@@ -96,18 +106,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _status(error: Exception) -> int:
     if isinstance(error, UsageError):
         return error.status
-    # Imported by whatever has raised one of these.
-    from lightning_dpgen.data.files.text import MissingData
-    from lightning_dpgen.data.tables.column import BadSchema
-    from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError, NotInstalled
-    from lightning_dpgen.release.files import NotARelease
-    from lightning_dpgen.sampling.errors import BadRecords
-
     if isinstance(error, BudgetTooSmall):
         return OVERSPENT
     # A full disk or a folder that cannot be written is not a fault of ours, and a traceback does not help.
-    theirs = (BadRecords, BadSchema, DamagedState, LedgerError, MissingData, NotARelease, NotInstalled, OSError)
-    return MISTAKE if isinstance(error, theirs) else FAULT
+    imported = [vars(sys.modules[module])[name] for module, name in _MISTAKES.items() if module in sys.modules]
+    return MISTAKE if isinstance(error, (DamagedState, LedgerError, NotInstalled, OSError, *imported)) else FAULT
 
 
 def _complain(text: str, status: int) -> int:

@@ -177,7 +177,7 @@ def _with_initial_of_unfinished_run(spec: RunSpec, folder: RunFolder) -> RunSpec
 def _print_release(certificate: dict[str, Any], folder: RunFolder, warned: Sequence[str] = ()) -> int:
     """Print what there is now, what was warned of, and return the exit status."""
     from lightning_dpgen.cli.launch import print_release
-    from lightning_dpgen.measure.labels import LABELS
+    from lightning_dpgen.privacy.plan import LABELS
 
     labelled = any(stage["name"] == LABELS for stage in certificate["stages"])
     predict = shlex.join(["dpgen", "predict", str(folder.release), "FILE", "-o", "labels.csv"])

@@ -24,7 +24,7 @@ from lightning_dpgen.measure.label_gradients import (
     whole_features,
     whole_shares,
 )
-from lightning_dpgen.measure.labels import LABELS, fit_softmax
+from lightning_dpgen.measure.labels import fit_softmax
 from lightning_dpgen.measure.recipe import Recipe
 from lightning_dpgen.measure.statistics import Statistic, check_radius
 from lightning_dpgen.measure.workload import Measured, State, Workload, check_share
@@ -33,7 +33,7 @@ from lightning_dpgen.models.labelled import ClassifiedNetwork
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed, check_sizes
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.plan import LABELS, Plan
 from lightning_dpgen.sampling.fixed_point import DOUBLE, product, unit_of, whole_rows
 
 # The stage of the access that measures how far records spread in each direction.

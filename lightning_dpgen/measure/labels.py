@@ -44,11 +44,10 @@ from lightning_dpgen.models.labelled import (
 )
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed
-from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.plan import LABELS, Plan
 
-# The stage of the accesses that correct the label.
-LABELS = "labels"
-# Their number, and the part of each that measures how well labels agree, where that is measured.
+# The number of accesses that correct the label, and the part of each that measures how well labels agree, if that is
+# measured.
 _ROUNDS, _AGREEMENT = 4, 0.1
 # Made-up records, drawn from the mixture, that stand for real ones where that saves budget.
 _MADE = 10_000

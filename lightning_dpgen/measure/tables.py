@@ -35,7 +35,6 @@ from lightning_dpgen.measure.forest_edges import MOST_CELLS, Forest
 from lightning_dpgen.measure.forest_errors import MOST_IN_SET
 from lightning_dpgen.measure.forest_fit import fit_forest
 from lightning_dpgen.measure.labels import (
-    LABELS,
     LabelRegression,
     MadeUp,
     check_sharpness,
@@ -60,7 +59,7 @@ from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.labelled import Crossing, takes_label
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.networks import check_seed
-from lightning_dpgen.privacy.plan import Plan
+from lightning_dpgen.privacy.plan import LABELS, Plan
 
 TABLES = "tables"
 # The name of the counts of sets of columns that a user asks for, and their share of the access.

@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.gradients.factors import GradientFactors
 from lightning_dpgen.gradients.stacked import StackedConv2d, StackedConvTranspose2d, StackedLinear, layer_factors
 from lightning_dpgen.gradients.stacked_ops import multi_hot_product, segmented_product, segments, wide_product
+
+if TYPE_CHECKING:
+    from lightning_dpgen.data.schema import Schema
 
 # Channels of the two convolutions of a network for pictures.
 _CHANNELS = (16, 32)

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from lightning_utilities.core.rank_zero import rank_zero_info
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -19,7 +18,7 @@ from lightning_dpgen.optim.averaging import ParameterAverage
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.automatic_module import AutomaticModule, StepOptions, check_optimizers, check_overrides
 from lightning_dpgen.plugins.lot_log import PUBLIC
-from lightning_dpgen.plugins.namespaces import Callback, MisconfigurationException, pl
+from lightning_dpgen.plugins.namespaces import Callback, MisconfigurationException, pl, rank_zero_info
 from lightning_dpgen.plugins.private_logs import PrivateLogs, changes_of_logs, close_logs
 from lightning_dpgen.plugins.purchases import Purchases
 from lightning_dpgen.plugins.trainer_checks import check_sharded, shards_modules, validate_trainer

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-from lightning_utilities.core.rank_zero import rank_zero_only
-from tensorboard.compat.proto.event_pb2 import Event
-from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.summary.writer.record_writer import RecordWriter
-from torch.utils.tensorboard import SummaryWriter, summary
 
 from lightning_dpgen.common.folders import restrict
 from lightning_dpgen.plugins.lot_log import PUBLIC
-from lightning_dpgen.plugins.namespaces import pl
+from lightning_dpgen.plugins.namespaces import pl, rank_zero_only
+from lightning_dpgen.privacy.extras import needing
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.record_writer import RecordWriter
+    from torch.utils.tensorboard import SummaryWriter
 
 # TensorBoard looks for this in the name of a file; its own writer adds time, host and process.
 NAME, _VERSION = "events.out.tfevents", "brain.Event:2"
@@ -52,6 +54,9 @@ class PublicEvents(pl.loggers.Logger):
     name, version = "public", ""
 
     def _write(self, event: Event) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
         if self._file is None or self._records is None:
             self._file = _new_file(self._folder)
             self._records = RecordWriter(self._file)
@@ -60,6 +65,8 @@ class PublicEvents(pl.loggers.Logger):
         self._file.flush()
 
     def _write_summary(self, what: Summary, step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
         self._write(Event(wall_time=float(step), step=step, summary=what))
 
     @rank_zero_only
@@ -68,6 +75,7 @@ class PublicEvents(pl.loggers.Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        summary = _summaries()
         for name, value in metrics.items():
             if name.startswith(PUBLIC):
                 self._write_summary(summary.scalar(name, value), step or 0)
@@ -76,13 +84,22 @@ class PublicEvents(pl.loggers.Logger):
     def log_picture(self, name: str, picture: np.ndarray, step: int) -> None:
         """Write a picture (H, W) or (H, W, 3) that follows from released parameters."""
         form = "HW" if picture.ndim == 2 else "HWC"
-        self._write_summary(summary.image(f"{PUBLIC}{name}", picture, dataformats=form), step)
+        self._write_summary(_summaries().image(f"{PUBLIC}{name}", picture, dataformats=form), step)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
         if self._file is not None:
             self._file.close()
         self._file = self._records = None
+
+
+def _summaries() -> Any:
+    """Return the module that makes what events hold; it is imported for the first one, since an engine needs none."""
+    with needing("a file of TensorBoard's events"):
+        import tensorboard  # noqa: F401
+    from torch.utils.tensorboard import summary
+
+    return summary
 
 
 def _new_file(folder: Path) -> BinaryIO:

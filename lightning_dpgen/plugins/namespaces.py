@@ -37,6 +37,8 @@ else:
     pl = import_module(_chosen())
     Callback = pl.Callback
 
+rank_zero_info, rank_zero_only = pl.utilities.rank_zero_info, pl.utilities.rank_zero_only
+
 
 def classes(name: str) -> tuple[Any, ...]:
     """Return a class of each namespace that the program has imported, for `isinstance` and ``in``.

@@ -3,6 +3,6 @@
 Read first: account.py, plan.py, ledger.py, mechanisms.py.
 """
 
-import lazy_loader
+from lightning_dpgen.privacy.extras import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

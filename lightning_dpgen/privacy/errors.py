@@ -38,4 +38,4 @@ class RanksDiffer(PrivacyError):
 
 
 class NotInstalled(PrivacyError):
-    """A package has no installed version, which a certificate would have to name."""
+    """A package is not installed: one that a part of this software needs, or whose version a certificate names."""

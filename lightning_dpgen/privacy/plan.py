@@ -53,8 +53,8 @@ _SHAPE = shape(
     accountant_={"enum": list(ACCOUNTANTS_BY_NAME)},
 )
 
-# The stage of the steps of a training.
-TRAINING = "training"
+# The stages of the steps of a training, and of the label of measured statistics.
+TRAINING, LABELS = "training", "labels"
 # The most stages of a certificate, which lists them one by one.
 MOST_STAGES = 1000
 # The most named times of a plan, the last among them, so that others can compute the epsilon of each in seconds.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import platform
-import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 
 from lightning_dpgen.privacy.errors import NotInstalled
 
-_PACKAGES = ("lightning_dpgen", "torch", "opacus", "dp-accounting", "cryptography", "numpy", "scikit-learn")
-# The packages that Lightning comes in, with the module that a program which uses it has imported.
-_LIGHTNING = {"pytorch-lightning": "pytorch_lightning", "lightning": "lightning.pytorch"}
+_PACKAGES = ("lightning_dpgen", "torch", "opacus", "dp-accounting", "cryptography", "numpy")
+# Those of which an installation has some: Lightning comes in two packages, and the engine needs no scikit-learn.
+_OPTIONAL = ("pytorch-lightning", "lightning", "scikit-learn")
 # The variables by which launchers say it, in the order in which Lightning asks.
 _SAID_BY = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
 
@@ -23,11 +23,14 @@ def versions() -> dict[str, str]:
     Raises:
         NotInstalled: for a package that is only on the path.
     """
-    lightning = [name for name, module in _LIGHTNING.items() if module in sys.modules]
-    return {name: installed_version(name) for name in (*_PACKAGES, *lightning)} | {"python": platform.python_version()}
+    known = {name: installed_version(name) for name in _PACKAGES}
+    for name in _OPTIONAL:
+        with suppress(NotInstalled):
+            known[name] = installed_version(name)
+    return known | {"python": platform.python_version()}
 
 
-# Each certificate and run asks for eight of them.
+# Each certificate and run asks for all of them.
 @functools.cache
 def installed_version(name: str = "lightning_dpgen") -> str:
     """Return the version of an installed package.

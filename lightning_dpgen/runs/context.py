@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.measure.crossings import EVIDENCE_STAGE
-from lightning_dpgen.measure.labels import LABELS
 from lightning_dpgen.metrics.fidelity import FIDELITY
 from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.passes.on_ray import Workers
@@ -17,6 +16,7 @@ from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.privacy.noise.stream import PrivateStream
+from lightning_dpgen.privacy.plan import LABELS
 from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import Reporter, SilentReporter

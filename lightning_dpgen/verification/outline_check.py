@@ -26,11 +26,10 @@ from lightning_dpgen.release.drawing.description import (
     COPULA,
     CROSSINGS,
     LABELLED,
-    PLAIN_WEIGHTS,
     PROJECTION,
+    is_plain_weights,
     measured_networks,
 )
-from lightning_dpgen.release.files import MODEL, WEIGHTS
 from lightning_dpgen.release.run_names import in_words, names_of_a_run
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
 from lightning_dpgen.specs.first_pass import FIRST_PASS
@@ -56,7 +55,7 @@ def follows_from_settings(certificate: Mapping[str, Any], model: Mapping[str, An
     """
     declared, kind = certificate["declared"], model.get("model")
     model_words = declared.get("model")
-    if kind == PROJECTION or (kind == PLAIN_WEIGHTS and {MODEL, WEIGHTS}.issuperset(certificate["released"])):
+    if kind == PROJECTION or is_plain_weights(model, certificate["released"]):
         return False
     # This package writes models of these kinds, or of a class of a user, into a release.
     kinds = measured_networks() | {trained.kind for trained in TRAINED.values()}

@@ -7,49 +7,37 @@ import html
 import itertools
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import markupsafe
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from torch import Tensor
 
 from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.common.plain_text import is_legible
 from lightning_dpgen.common.strict_json import StrictValidator
-from lightning_dpgen.data.schema import KindMissing, kind_named
-from lightning_dpgen.measure.labels import LABELS
-from lightning_dpgen.models.forests import StackedForests, StackedProducts
-from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
+from lightning_dpgen.privacy.errors import NotInstalled
+from lightning_dpgen.privacy.extras import needing
+from lightning_dpgen.privacy.plan import LABELS
 from lightning_dpgen.release import certificate as certificates
 from lightning_dpgen.release.bounds import MOST_FILES, check_written, too_long
 from lightning_dpgen.release.certificate import ABOUT, FORMAT_VERSION, INIT, SELECTION, digest, statement
-from lightning_dpgen.release.drawing.description import LABELLED, PLAIN_WEIGHTS, PROJECTION
-from lightning_dpgen.release.drawing.model_files import NETWORKS
+from lightning_dpgen.release.drawing.description import LABELLED, PLAIN_WEIGHTS, PROJECTION, is_plain_weights
 from lightning_dpgen.release.drawing.opened import file_hash, open_ordinary, read_json_file
-from lightning_dpgen.release.drawing.release import load_release
-from lightning_dpgen.release.files import CERTIFICATE, MODEL, PROJECTED, SIGNATURE, WEIGHTS, NotARelease, read_certificate
+from lightning_dpgen.release.files import CERTIFICATE, MODEL, PROJECTED, SIGNATURE, read_certificate
 from lightning_dpgen.release.publishing.signature import fingerprint, is_signed_by, read_public, read_signature
 from lightning_dpgen.release.stated_noises import NOT_DRAWN
 from lightning_dpgen.release.unit_check import check_unit
 from lightning_dpgen.release.verdict import Verdict
-from lightning_dpgen.verification.answers_check import check_answers
-from lightning_dpgen.verification.declared_settings import declared_unit
 from lightning_dpgen.verification.epsilon_check import check_epsilon
 from lightning_dpgen.verification.noise_check import check_noises
-from lightning_dpgen.verification.outline_check import follows_from_settings
-from lightning_dpgen.verification.plan_check import check_plan
-from lightning_dpgen.verification.projection_check import check_projection
 
 _LARGEST_FILE = 16 * 2**20
 _MOST_SAID = 10
 # The names of files of records begin so.
 _SYNTHETIC = "synthetic"
-# Shares are written as float32, and those of components are divided once more where they are drawn.
-_ROUNDING = 1e-3
 
 
 def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
@@ -92,47 +80,52 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
     _check_signature(folder, key, verdict)
     _check_digest(certificate, verdict)
     _check_files(folder, certificate, verdict)
-    _check_kind(folder, certificate, verdict)
+    model = _read_model(folder, certificate, verdict)
+    # The weights of a network are all that the engine releases, and what checks other models is not installed with it.
+    of_weights = is_plain_weights(model or {}, certificate["released"]) and "schema" not in (model or {})
+    try:
+        checks = None if of_weights else _checks_of_models()
+    except NotInstalled as error:
+        verdict.missing = str(error)
+        return verdict
+    by_settings = checks is not None and checks.follows_from_settings(certificate, model or {})
+    if model is not None:
+        unit = checks.declared_unit(certificate["declared"]) if checks is not None and by_settings else None
+        _check_kind(certificate, model, verdict, by_settings, unit)
     check_epsilon(certificate, verdict)
     if verdict.good:
         _add(verdict, check_noises(certificate))
-    if verdict.good:
-        model = read_json_file(folder / MODEL) if MODEL in certificate["files"] else {}
-        verdict.missing = _missing_kind(model)
-        if verdict.missing is not None:
-            return verdict
+    if verdict.good and checks is not None:
+        verdict.missing = checks.missing_kind(model)
+    if verdict.good and model is not None:
         verdict.problems += _nothing_drawn(certificate, model)
-        _check_model(folder, model, verdict)
-        if follows_from_settings(certificate, model):
-            _add(verdict, check_plan(certificate, model))
+        if checks is not None:
+            checks.check_loads(folder, model, verdict)
+        if checks is not None and by_settings:
+            _add(verdict, checks.check_plan(certificate, model))
             if verdict.good:
-                check_answers(folder, certificate, verdict)
+                checks.check_answers(folder, certificate, verdict)
         elif PROJECTED not in certificate["released"]:
             verdict.has_plan = False
             verdict.notes.append(
                 "no settings are declared, so stages and noises are as the program states them that made it"
             )
-    if PROJECTED in certificate["released"] and verdict.good:
-        check_projection(folder, certificate, verdict)
+    if checks is not None and PROJECTED in certificate["released"] and verdict.good:
+        checks.check_projection(folder, certificate, verdict)
     return verdict
+
+
+def _checks_of_models() -> Any:
+    """Return the module of the checks of models that make records."""
+    with needing("the check of a release of anything but the weights of a network"):
+        from lightning_dpgen.verification import model_check
+    return model_check
 
 
 def _add(verdict: Verdict, lines: tuple[list[str], list[str], list[str]]) -> None:
     """Add the problems, checks and notes of one check."""
     for target, new_lines in zip((verdict.problems, verdict.checks, verdict.notes), lines, strict=True):
         target += new_lines
-
-
-def _missing_kind(model: dict[str, Any]) -> str | None:
-    """Say why the kind of the described records is not known here; None if it is."""
-    schema = model.get("schema")
-    if not isinstance(schema, dict) or not isinstance(schema.get("kind"), str):
-        return None
-    try:
-        kind_named(schema["kind"])
-    except KindMissing as error:
-        return str(error)
-    return None
 
 
 def _nothing_drawn(certificate: dict, model: dict) -> list[str]:
@@ -232,24 +225,29 @@ def _check_files(folder: Path, certificate: dict, verdict: Verdict) -> None:
         verdict.checks.append(f"all {len(files)} files have the hashes in the certificate, and there are no others")
 
 
-def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
-    """Check that relation, model and files agree: a pure event tree does not show the relation, which doubles the cost."""
-    relation, projected = certificate["relation"], PROJECTED in certificate["released"]
+def _read_model(folder: Path, certificate: dict, verdict: Verdict) -> dict[str, Any] | None:
+    """Return the description of the model, empty where there is none; None for one that cannot be read, which is told."""
     try:
-        model = read_json_file(folder / MODEL) if MODEL in certificate["files"] else {}
-        described = model.get("model") == PROJECTION
+        return read_json_file(folder / MODEL) if MODEL in certificate["files"] else {}
     except (ValueError, OSError) as error:
         verdict.problems.append(f"{MODEL} cannot be read: {error}")
-        return
-    if not (relation == REPLACE_ONE) == projected == described:
+        return None
+
+
+def _check_kind(certificate: dict, model: dict, verdict: Verdict, by_settings: bool, unit: str | None) -> None:
+    """Check that relation, model and files agree: a pure event tree does not show the relation, which doubles the cost.
+
+    Args:
+        by_settings, unit: whether it is held against the plan of settings, and the unit of a run with these.
+    """
+    relation, projected = certificate["relation"], PROJECTED in certificate["released"]
+    if not (relation == REPLACE_ONE) == projected == (model.get("model") == PROJECTION):
         verdict.problems.append(
             f"relation={relation!r}: projected rows, one for each record, are stated under {REPLACE_ONE!r}, and everything "
             f"else under {ADD_OR_REMOVE_ONE!r}; {MODEL} and the released files must agree on what this is"
         )
     if certificate["private"]:
-        by_settings = follows_from_settings(certificate, model)
-        default = declared_unit(certificate["declared"]) if by_settings else None
-        verdict.problems += check_unit(certificate, by_settings, default)
+        verdict.problems += check_unit(certificate, by_settings, unit)
     bought, drawn = LABELS in {stage["name"] for stage in certificate["stages"]}, model.get(LABELLED) is True
     # The stages of a selection are its trials.
     if certificate["private"] and bought != drawn and isinstance(certificate["selection"], str):
@@ -260,36 +258,3 @@ def _check_kind(folder: Path, certificate: dict, verdict: Verdict) -> None:
         )
     if certificate["private"] and model.get("private", True) is not True:
         verdict.problems.append(f"{MODEL} says that this is not private, and the certificate that it is")
-
-
-def _check_model(folder: Path, model: dict[str, Any], verdict: Verdict) -> None:
-    """Check that the model of a release can be drawn from, if its kind is known; custom code is never loaded."""
-    if not isinstance(kind := model.get("model"), str) or kind not in NETWORKS:
-        return
-    try:
-        mixture = load_release(folder).mixture
-    except NotARelease as error:
-        verdict.problems.append(str(error))
-        return
-    before = len(verdict.problems)
-    verdict.problems += _no_shares(mixture.weights, without_label(mixture.network))
-    if len(verdict.problems) == before:
-        verdict.checks.append(f"the model loads: {WEIGHTS} holds finite numbers of the sizes that {MODEL} says")
-
-
-def _no_shares(weights: Tensor, network: Any) -> Iterator[str]:
-    """Yield what should be shares and are none."""
-    if abs(float(weights.sum()) - 1.0) > _ROUNDING:
-        yield f"{MODEL}: mixture_weights add up to {float(weights.sum()):g}: expected 1"
-    tables: list[tuple[str, Tensor]] = []
-    if isinstance(network, StackedForests):
-        tables = [(f"table_{group}", table) for group, table in enumerate(network.tables)]
-        spans = network.schema.layout.spans
-        # A factor may be too small for a float32, but not those of all choices of a group.
-        if (network.tilts < 0.0).any() or any((network.tilts[:, span].amax(dim=1) <= 0.0).any() for span in spans):
-            yield f"{WEIGHTS}: tilts: expected factors of 0 or more, some of each group above 0"
-    elif isinstance(network, StackedProducts):
-        tables = [("means", network.means[:, span]) for span in network.schema.layout.spans]
-    for name, table in tables:
-        if (table < 0.0).any() or ((table.double().sum(dim=1) - 1.0).abs() > _ROUNDING).any():
-            yield f"{WEIGHTS}: {name}: expected shares, 0 or more, in rows that add up to 1"

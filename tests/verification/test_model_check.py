@@ -5,7 +5,7 @@ import torch
 
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.models.forests import StackedForests
-from lightning_dpgen.verification.verify import _no_shares
+from lightning_dpgen.verification.model_check import _no_shares
 
 SCHEMA = parse_schema("columns: {a: {type: category, values: [x, y]}, b: {type: category, values: [p, q, r]}}")
 

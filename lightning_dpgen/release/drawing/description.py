@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.common.plain_text import listed
-from lightning_dpgen.data.conditions import Condition, Where, conditions_of
-from lightning_dpgen.data.schema import Schema, kind_named, kinds
 from lightning_dpgen.release.drawing.opened import check_ordinary, read_json_file
 from lightning_dpgen.release.files import MODEL, WEIGHTS, NotARelease
+
+if TYPE_CHECKING:
+    from lightning_dpgen.data.conditions import Condition, Where
+    from lightning_dpgen.data.schema import Schema
 
 # The name of the model of projected rows.
 PROJECTION = "projection"
@@ -36,7 +39,14 @@ _NO_ENCODER = {
 
 def measured_networks() -> set[str]:
     """Return the names of networks that are fitted to measured statistics, of all kinds of records."""
+    from lightning_dpgen.data.schema import kinds
+
     return {name for kind in kinds().values() for name in kind.measured_networks}
+
+
+def is_plain_weights(model: Mapping[str, Any], released: Collection[str]) -> bool:
+    """Return True for a release of the weights of a network, and nothing beside them."""
+    return model.get("model") == PLAIN_WEIGHTS and {MODEL, WEIGHTS}.issuperset(released)
 
 
 def read_description(folder: Path) -> dict[str, Any]:
@@ -89,6 +99,8 @@ def described_schema(fields: Any) -> Schema:
     """
     if not isinstance(fields, dict):
         raise ValueError(f"schema={str(fields)[:60]!r}: expected an object")
+    from lightning_dpgen.data.schema import kind_named
+
     return kind_named(fields.get("kind")).schema.from_json(fields)
 
 
@@ -150,6 +162,8 @@ def conditions_on(schema: Schema, where: Where) -> dict[str, list[Condition]]:
         >>> [condition.may for condition in conditions_on(schema, ["age >= 85", "age < 90"])["age"]][0]
         frozenset({8, 9})
     """
+    from lightning_dpgen.data.conditions import conditions_of
+
     by_column: dict[str, list[Condition]] = {}
     every = conditions_of(where, schema.condition_columns)
     for said in every:

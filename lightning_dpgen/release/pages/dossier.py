@@ -18,7 +18,6 @@ from typing import Any
 import jinja2
 import yaml
 
-from lightning_dpgen.data.schema import kinds
 from lightning_dpgen.privacy.accounting.epsilon_range import CAUTIOUS_EPSILON, round_up
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.drawn_noise import MECHANISMS
@@ -236,7 +235,7 @@ def _facts(certificate: dict[str, Any]) -> dict[str, Any]:
         "rows_independent": declared.get("rows_independent") is True,
         "seed": "seed" in declared,
         "kind": (kind := schema.get("kind") if isinstance(schema, dict) else None),
-        "parts": kinds()[kind].parts if isinstance(kind, str) and kind in kinds() else "",
+        "parts": _parts_of(kind),
         "model": model.get("name") if isinstance(model, dict) else None,
         "has_synthetic": SYNTHETIC in released,
         "has_projected": PROJECTED in released,
@@ -339,3 +338,12 @@ def _whole(value: Any) -> str:
         parts = [f"({_whole(part)})" if isinstance(part, dict | list) else _whole(part) for part in value]
         return ", ".join(parts) or "(empty)"
     return _exact(value) if isinstance(value, float) else value_text(value, len(str(value)) + 1)
+
+
+def _parts_of(kind: Any) -> str:
+    """Return the words for what records of a kind are made of; empty for a release without a kind of records."""
+    if not isinstance(kind, str):
+        return ""
+    from lightning_dpgen.data.schema import kinds
+
+    return kinds()[kind].parts if kind in kinds() else ""

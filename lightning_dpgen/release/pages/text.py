@@ -8,9 +8,10 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lightning_dpgen.data.schema import Schema, kind_of
+if TYPE_CHECKING:
+    from lightning_dpgen.data.schema import Schema
 
 # Characters with a meaning in the middle of a line of Markdown.
 _MARKS = re.compile(r"([\\`*_\[\]|~#$])")
@@ -112,6 +113,8 @@ def example_condition(schema: Schema) -> Condition | None:
         >>> example_condition(ImageSchema(8, 8, levels=1, classes=10))
         Condition(argument='label=9', python="{'label': 9}")
     """
+    from lightning_dpgen.data.schema import kind_of
+
     label = kind_of(schema).example_label(schema)
     if label is None or not all(str(part).isprintable() and 0 < len(str(part)) <= _LETTERS for part in label):
         return None
