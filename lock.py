@@ -22,7 +22,8 @@ from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
 ROOT = Path(__file__).parent
-EXTRAS = ("test", "joblib", "slurm", "excel", "database", "ray", "flows", "hub", "docs")
+EXTRAS = ("dpgen", "test", "joblib", "slurm", "excel", "database", "ray", "flows", "hub", "docs")
+_OWN = "lightning-dpgen"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 # By marker values, and by the names of wheels.
 PLATFORMS = {
@@ -62,7 +63,7 @@ def find_missing(packages: list[dict], pins: dict[str, str]) -> set[str]:
                     asked = requirement.marker is None or any(
                         requirement.marker.evaluate(there | {"extra": extra}) for extra in extras
                     )
-                    if asked and canonicalize_name(requirement.name) not in pins:
+                    if asked and canonicalize_name(requirement.name) not in {*pins, _OWN}:
                         missing.add(str(requirement).partition(";")[0])
     return missing
 
@@ -112,7 +113,9 @@ def main() -> None:
         f"# {where}.\n" + "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()))
     )
     with open(ROOT / "pyproject.toml", "rb") as file:
-        direct = [Requirement(line).name for line in tomllib.load(file)["project"]["dependencies"]]
+        project = tomllib.load(file)["project"]
+    asked = project["dependencies"] + project["optional-dependencies"]["dpgen"]
+    direct = [Requirement(line).name for line in asked]
     text = (
         "# The same pins with the SHA-256 of every file that pip may take; made by lock.py, from what PyPI states.\n"
         f"# {where}.\n"

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-import jsonschema
 import numpy as np
 
-# JSON Schema calls 1.0 an integer, and code that counts or cuts with it does not.
-StrictValidator = jsonschema.validators.extend(
-    jsonschema.Draft202012Validator,
-    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, x: type(x) is int),
-)
+if TYPE_CHECKING:
+    import jsonschema
+
 MOST_BYTES, MOST_VALUES, MOST_DEPTH = 16 * 2**20, 1_000_000, 64
 # Every double has a decimal form that is exact and shorter.
 _LONGEST_NUMBER = 1100
@@ -99,17 +97,36 @@ def read_object(file: BinaryIO, name: str, *, most_bytes: int = MOST_BYTES) -> d
     return value
 
 
-def shape(**properties: Any) -> jsonschema.Validator:
-    """Make the validator of `check_shape` for an object with these keys, each with its JSON schema, and any others besides.
+class Shape:
+    """A JSON schema, and its validator, to which 1.0 is no integer, since code that counts or cuts with it takes none.
+
+    Args:
+        schema: the schema.
+    """
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self.schema = schema
+
+    @cached_property
+    def validator(self) -> jsonschema.Validator:
+        """The validator; it is made when something is first read, since a training that reads nothing needs none."""
+        import jsonschema
+
+        checker = jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, x: type(x) is int)
+        return jsonschema.validators.extend(jsonschema.Draft202012Validator, type_checker=checker)(self.schema)
+
+
+def shape(**properties: Any) -> Shape:
+    """Make the shape of an object with these keys, each with its JSON schema, and any others besides.
 
     Keys that end in ``_`` may be left out (the ``_`` is not part of the key).
     """
     required = [name for name in properties if not name.endswith("_")]
     described = {name.removesuffix("_"): schema for name, schema in properties.items()}
-    return StrictValidator({"type": "object", "required": required, "properties": described})
+    return Shape({"type": "object", "required": required, "properties": described})
 
 
-def check_shape(value: Any, expected: jsonschema.Validator) -> None:
+def check_shape(value: Any, expected: Shape) -> None:
     """Refuse a JSON value that has not the shape that its reader relies on.
 
     Raises:
@@ -120,7 +137,9 @@ def check_shape(value: Any, expected: jsonschema.Validator) -> None:
         Traceback (most recent call last):
         ValueError: n: '5' is not of type 'integer'
     """
-    error = jsonschema.exceptions.best_match(expected.iter_errors(value))
+    from jsonschema.exceptions import best_match
+
+    error = best_match(expected.validator.iter_errors(value))
     if error is not None:
         place = ".".join(str(part)[:40] for part in error.absolute_path)
         raise ValueError(f"{place}: {error.message[:160]}" if place else error.message[:160])

@@ -37,5 +37,5 @@ class RanksDiffer(PrivacyError):
     """The processes that make a run together are not alike."""
 
 
-class NotInstalled(PrivacyError):
+class NotInstalled(PrivacyError, ImportError):
     """A package is not installed: one that a part of this software needs, or whose version a certificate names."""

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from jsonschema import Validator
 
 from lightning_dpgen.common.plain_text import listed
-from lightning_dpgen.common.strict_json import check_shape, shape
+from lightning_dpgen.common.strict_json import Shape, check_shape, shape
 from lightning_dpgen.data.names import quote
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.runs.run_folder import RunFolder
@@ -36,7 +35,7 @@ SETTINGS = shape(
 )
 
 
-def check_about(about: Mapping[str, Any], expected: Validator, folder: RunFolder) -> None:
+def check_about(about: Mapping[str, Any], expected: Shape, folder: RunFolder) -> None:
     """Refuse what a ledger says of its run if it is not what a run has written.
 
     Raises:

@@ -10,13 +10,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import markupsafe
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.common.plain_text import is_legible
-from lightning_dpgen.common.strict_json import StrictValidator
+from lightning_dpgen.common.strict_json import Shape
 from lightning_dpgen.privacy.accounting.pld import ADD_OR_REMOVE_ONE, REPLACE_ONE
 from lightning_dpgen.privacy.errors import NotInstalled
 from lightning_dpgen.privacy.extras import needing
@@ -67,7 +66,7 @@ def verify(folder: str | Path, signer: str | Path | None = None) -> Verdict:
         verdict.problems.append(long)
         return verdict
     # A few errors are enough: each of them is a reason.
-    errors = itertools.islice(_schema().iter_errors(certificate), _MOST_SAID)
+    errors = itertools.islice(_schema().validator.iter_errors(certificate), _MOST_SAID)
     for error in sorted(errors, key=lambda error: str(list(error.absolute_path))):
         where = ".".join(str(part) for part in error.absolute_path) or "certificate"
         verdict.problems.append(f"{where}: {error.message[:200]}")
@@ -161,9 +160,9 @@ def _check_signature(folder: Path, signer: Ed25519PublicKey | None, verdict: Ver
 
 
 @functools.cache
-def _schema() -> jsonschema.Validator:
+def _schema() -> Shape:
     text = (Path(certificates.__file__).parent / "privacy.schema.json").read_text(encoding="utf-8")
-    return StrictValidator(json.loads(text))
+    return Shape(json.loads(text))
 
 
 def _check_digest(certificate: dict, verdict: Verdict) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from absent import HEAD
 from marks import only
 from torch import nn
 
@@ -220,22 +221,11 @@ def test_parts_are_of_the_namespace_that_is_imported_first(spaces):
     assert issubclass(MomentsAccountant, spaces[namespaces.PLAIN].Callback), "this process has imported both"
 
 
-# A program in which a namespace cannot be imported (BLOCKED), or is imported before this package (FIRST).
+# A program in which a namespace cannot be imported (HIDDEN), or is imported before this package (FIRST).
 PROGRAM = """
 import importlib, sys, warnings
 from pathlib import Path
 
-class Without:
-    def __init__(self, finder):
-        self.finder = finder
-
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-
-    def find_spec(self, name, *more):
-        return None if name.partition(".")[0] in BLOCKED else self.finder.find_spec(name, *more)
-
-sys.meta_path[:] = map(Without, sys.meta_path)
 warnings.simplefilter("ignore")
 for name in FIRST:
     importlib.import_module(name)
@@ -273,8 +263,8 @@ ALONE = {
 
 
 def _run(tmp_path: Path, program: str, space: str, *, blocked=(), first=()) -> subprocess.CompletedProcess:
-    names = {"BLOCKED": set(blocked) or {""}, "FIRST": first, "SPACE": space, "OTHER": NAMES[1 - NAMES.index(space)]}
-    text = "\n".join(f"{name} = {value!r}" for name, value in names.items()) + PROGRAM + program
+    names = {"HIDDEN": list(blocked), "FIRST": first, "SPACE": space, "OTHER": NAMES[1 - NAMES.index(space)]}
+    text = "".join(f"{name} = {value!r}\n" for name, value in names.items()) + HEAD + PROGRAM + program
     return subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True)
 
 

@@ -7,9 +7,7 @@ import html
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import jinja2
+from typing import TYPE_CHECKING, Any
 
 from lightning_dpgen.privacy.access import dominating_laplace
 from lightning_dpgen.privacy.accounting.epsilon_range import caution, round_up
@@ -21,6 +19,9 @@ from lightning_dpgen.release.pages.charts import epsilon_curve
 from lightning_dpgen.release.pages.text import markdown, quoted, sentence, value_text
 from lightning_dpgen.release.publishing.licenses import LICENSE
 from lightning_dpgen.release.unit_check import counts_persons, protects_persons
+
+if TYPE_CHECKING:
+    import jinja2
 
 TEMPLATES = Path(__file__).parent / "templates"
 # The purchase of each stage, by its name, in words for the curator.
@@ -96,6 +97,8 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, limits: Se
 @functools.cache
 def environment(*, autoescape: bool) -> jinja2.Environment:
     """Make the environment that renders the templates of pages and cards; a name that is not given is an error."""
+    import jinja2
+
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=autoescape,
