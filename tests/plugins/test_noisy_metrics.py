@@ -20,14 +20,13 @@ from lightning_dpgen import (
     DataFree,
     DPNorm,
     Fixed,
-    NoisyMetrics,
     PerRecord,
     PrivateTraining,
-    PrivateValidation,
     release_weights,
     verify,
 )
 from lightning_dpgen.clipping import PerPerson
+from lightning_dpgen.plugins import NoisyMetrics, PrivateValidation
 from lightning_dpgen.plugins.accountant import PURCHASES
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise.stream import PrivateStream
