@@ -33,10 +33,8 @@ from .optim.private import PrivateOptimizer as PrivateOptimizer
 from .optim.stages import training_stage as training_stage
 from .plugins.accountant import MomentsAccountant as MomentsAccountant
 from .plugins.mixture import PrivateMixture as PrivateMixture
-from .plugins.noisy_metrics import NoisyMetrics as NoisyMetrics
 from .plugins.opacus_engine import AccountEngine as AccountEngine
 from .plugins.private_training import PrivateTraining as PrivateTraining
-from .plugins.private_validation import PrivateValidation as PrivateValidation
 from .plugins.rbm import RBM as RBM
 from .plugins.split import PrivateSplitDataModule as PrivateSplitDataModule
 from .plugins.vae import VAE as VAE

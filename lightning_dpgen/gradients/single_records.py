@@ -45,7 +45,7 @@ def call_with_records(code: Callable[[Any], object], lot: Lot, example: Any, str
     def of_one(record: Any) -> None:
         code(record)
 
-    # What the code multiplies is not known before, so rows of bfloat16 are filled up wherever that may be needed.
+    # Its products are not known before, so rows of bfloat16 are filled up wherever that may be needed.
     apart = PaddedProducts() if some.device.type == "cpu" and HAS_AMX else nullcontext()
     with torch.no_grad(), torch_draws_from(stream, some.device), apart:
         Isolation(size).run(of_one, map_tree(lambda x: x.unsqueeze(1), records))

@@ -80,7 +80,7 @@ class MomentsAccountant(Callback):
     """
 
     settles = True
-    # What a fit buys beside its steps; `PrivateTraining` sets it.
+    # The numbers that a fit buys beside its steps; `PrivateTraining` sets them.
     _purchases: Purchases | None = None
 
     def __init__(

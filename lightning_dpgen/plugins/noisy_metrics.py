@@ -39,7 +39,7 @@ LOSS = "loss"
 _STEPS = 2**20
 # The quantile of a normal that 95 % of its absolute values are below.
 _NORMAL_95 = 1.959964
-# What stands behind the name of a mean for its error bar.
+# The end of the name of an error bar, behind that of its mean.
 ERROR = "_error"
 
 
@@ -322,7 +322,8 @@ class LotMetrics:
         access = plan.stage(self._stage).access
         deviation = access.multipliers[METRICS] * self.numbers.sensitivity * plan.max_rows
         expected = [access.sample_rate * (plan.n or 1) * n for n in self._steps]
-        means = self.numbers.means(*self._noisy.tolist(), expected, [deviation * math.sqrt(n) for n in self._steps])
+        sums, counts = self._noisy.tolist()
+        means = self.numbers.means(sums, counts, expected, [deviation * math.sqrt(n) for n in self._steps])
         self._noisy, self._steps = None, [0] * len(self._steps)
         return means
 

@@ -20,14 +20,13 @@ from lightning_dpgen import (
     DataFree,
     DPNorm,
     Fixed,
-    NoisyMetrics,
     PerRecord,
     PrivateTraining,
-    PrivateValidation,
     release_weights,
     verify,
 )
 from lightning_dpgen.clipping import PerPerson
+from lightning_dpgen.plugins import NoisyMetrics, PrivateValidation
 from lightning_dpgen.plugins.accountant import PURCHASES
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise.stream import PrivateStream
@@ -461,7 +460,7 @@ class Crash(pl.Callback):
 
 @pytest.mark.parametrize(("save", "crash"), [(4, 5), (5, 5), (5, 11), (2, 8)])
 def test_a_fit_goes_on_and_ends_with_its_plan(tmp_path, save, crash):
-    """What was drawn is not drawn again: lost values stay lost, and the ledger ends as the plan says."""
+    """Nothing is drawn again: lost values stay lost, and the ledger ends as the plan says."""
     changes = {"epsilon": 50.0, "ledger": tmp_path / "ledger", "sample_rate": 0.5}
     first = _steered(**changes)
     with pytest.raises(RuntimeError, match="crash"):
