@@ -32,4 +32,5 @@ from .sampling.samplers import Poisson as Poisson
 from .sampling.samplers import Sampler as Sampler
 from .sampling.samplers import TruncatedPoisson as TruncatedPoisson
 from .sampling.strategy import Strategy as Strategy
+from .studies.entry import Stopped as Stopped
 from .studies.study import Study as Study

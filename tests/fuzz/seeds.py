@@ -126,11 +126,13 @@ def _releases(folder: Path) -> dict[str, bytes]:
             StageSpec("training", {"gradient": 1.0}, 40, max_noise=1e3, sampler=Poisson(0.05), share=0.8),
         ],
     }
+    stages["stopped"] = stages["run"]
     made = {}
     for name, drafts in stages.items():
-        account = Account(make_plan(drafts, epsilon=2.0, delta=1e-5))
+        stops = [10, 20] if name == "stopped" else []
+        account = Account(make_plan(drafts, epsilon=2.0, delta=1e-5, stops=stops))
         for draft in drafts:
-            for _ in range(draft.count):
+            for _ in range(min(draft.count, 15) if stops else draft.count):
                 with account.open(draft.stage, draw=account.sample(draft.stage, 90)[1]) as access:
                     for noise in access.access.multipliers:
                         if noise == "sum":
@@ -138,7 +140,10 @@ def _releases(folder: Path) -> dict[str, bytes]:
                             rounded_gaussian(access, noise, whole, unit=2.0**-8, sensitivity=1.0)
                         else:
                             gaussian(access, noise, torch.zeros(1), sensitivity=1.0)
-        account.verify_complete()
+        if stops:
+            account.stop()
+        else:
+            account.verify_complete()
         content = WeightsContent({"weight": torch.zeros(2)}, "a network")
         declared = {"data": "a table", "n": 90, "rows": 5}
         write_release(folder / name, folder / f".{name}", content, account, unit="one record", declared=declared)
@@ -163,6 +168,10 @@ def _ledgers(folder: Path) -> dict[str, bytes]:
     for name, content in zip(("ledger.jsonl", "ledger.jsonl.heads"), whole, strict=True):
         (folder / name).write_bytes(content)
     made["ledger/seed_open.zip"] = packed(folder)
+    stopped = Ledger.reopen(folder / "ledger.jsonl")
+    stopped.record_study("0" * 16, folder / "study.jsonl")
+    stopped.stop()
+    made["ledger/seed_stopped.zip"] = packed(folder)
     return made
 
 
@@ -177,7 +186,10 @@ def _studies(folder: Path) -> dict[str, bytes]:
     study.enter("b", lots)
     own = packed(folder)
     study.enter("c", dp_accounting.LaplaceDpEvent(9.0), pair=(0.5, 1e-8))
-    return {"study/seed_added.zip": own, "study/seed_mixed.zip": packed(folder)}
+    made = {"study/seed_added.zip": own, "study/seed_mixed.zip": packed(folder)}
+    study.stop("b", lots.event)
+    study.stop("a", None)
+    return made | {"study/seed_stopped.zip": packed(folder)}
 
 
 def _database(table: pd.DataFrame) -> bytes:

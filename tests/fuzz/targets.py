@@ -149,7 +149,8 @@ def check_not_forged(folder: Path) -> None:
     The oracle: each file has the sha256 that the certificate states, and there is no other file but a signature; the
     run is private and its noise was not seeded; the statement gives its epsilon and delta; and epsilon is no less
     than the answer of dp-accounting's own accountants for the event tree, which is read here separately (with 3 % of
-    slack, since two upper bounds differ). A tree that they cannot account for is held to the largest of its parts.
+    slack, since two upper bounds differ), at the part of delta of each named time. A tree that they cannot account for is
+    held to the largest of its parts.
 
     Raises:
         Finding: if it does not.
@@ -164,9 +165,15 @@ def check_not_forged(folder: Path) -> None:
     epsilon, delta = certificate["epsilon"], certificate["delta"]
     if not (0.0 < epsilon < math.inf and 0.0 <= delta < 1.0 / certificate["declared"]["n"]):
         raise Finding(f"verified with epsilon={epsilon!r}, delta={delta!r}")
-    if f"({epsilon:g}, {delta:g})-differentially private" not in certificate["statement"]:
+    stops, whole, times = certificate.get("stops"), epsilon, 1
+    if stops is not None:
+        whole, times = stops["epsilons"][-1], len(stops["named"])
+        drawn = certificate.get("stopped", {}).get(stops["stage"], stops["named"][-1])
+        if not drawn <= stops["charged"] or stops["charged"] not in stops["named"] or whole < epsilon:
+            raise Finding("verified, though it is charged up to another time than one that was named and not passed")
+    if f"({whole:g}, {delta:g})-differentially private" not in certificate["statement"]:
         raise Finding("verified, though its statement gives other numbers")
-    least = _least_epsilon(json.dumps(certificate["event"], sort_keys=True), delta, certificate["relation"])
+    least = _least_epsilon(json.dumps(certificate["event"], sort_keys=True), delta / times, certificate["relation"])
     if not epsilon >= least * (1.0 - _SLACK):
         raise Finding(f"verified with epsilon {epsilon}, of an event tree that costs {least}")
 
