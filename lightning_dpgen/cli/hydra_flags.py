@@ -88,8 +88,8 @@ def read_command_line(argv: Sequence[str], command: str) -> CommandLine:
 
     Example:
         >>> line = read_command_line(["seed=1", "--cfg", "job", "-cd", "team", "model=mine"], "train")
-        >>> line.words, line.cfg, line.files.folders
-        (('seed=1', 'model=mine'), 'job', ('team',))
+        >>> line.words, line.cfg, Path(line.files.folders[0]).name
+        (('seed=1', 'model=mine'), 'job', 'team')
     """
     if "--version" in argv:
         print(f"dpgen {installed_version()}, Hydra {hydra.__version__}")
@@ -113,7 +113,7 @@ def read_command_line(argv: Sequence[str], command: str) -> CommandLine:
         (*([given.config_dir] if given.config_dir else []), *(one for word in searched for one in _folders(word))),
         given.config_path,
         given.config_name,
-    )
+    ).absolute()
     return CommandLine(
         words=tuple(word for word in ours if not is_for_hydra(word)),
         hydra=tuple(word for word in ours if is_for_hydra(word) and word not in searched),
@@ -230,8 +230,9 @@ def show_hydra(line: CommandLine) -> None:
 
 
 def _print_hydra_help() -> None:
-    parser = get_args_parser()
-    _with_hydra(NO_FILES, (), lambda hydra: hydra.hydra_help("config", parser, argparse.Namespace(overrides=[])))
+    # Hydra's own logging would close the handlers of this process.
+    given = argparse.Namespace(overrides=["hydra/hydra_logging=none"])
+    _with_hydra(NO_FILES, (), lambda hydra: hydra.hydra_help("config", get_args_parser(), given))
 
 
 def _with_hydra(files: OwnFiles, words: Sequence[str], work: Callable[[Hydra], Any]) -> None:

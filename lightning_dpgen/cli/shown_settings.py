@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import yaml
-
 from lightning_dpgen.cli.arguments import loading
 from lightning_dpgen.cli.hydra_flags import RESOLVED, CommandLine, show_hydra
+from lightning_dpgen.specs.as_yaml import as_yaml
 from lightning_dpgen.specs.grid import Job, expand_grid
 from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.plain_words import plain_words
 from lightning_dpgen.specs.run import RunSpec
-from lightning_dpgen.specs.spec import Spec, as_word
+from lightning_dpgen.specs.spec import Spec
 from lightning_dpgen.specs.usage_error import OK, UsageError
 from lightning_dpgen.specs.words import asks_for_selection
 
@@ -39,7 +38,7 @@ def show(
     for number, job in enumerate(jobs):
         spec = read(job.words)
         values = _resolve(spec) if line.cfg == RESOLVED else compose(job.words)
-        texts.append((f"# job {number}: {job}\n" if several else "") + _text(_part(values, line.package)))
+        texts.append((f"# job {number}: {job}\n" if several else "") + as_yaml(_part(values, line.package)))
     if line.cfg != "hydra":
         print("---\n".join(texts), end="")
     if line.cfg in ("hydra", "all"):
@@ -55,24 +54,6 @@ def _part(values: Any, package: str | None) -> Any:
             raise UsageError(f"--package {package}: there is none; expected a group, as in --package model")
         below = below[name]
     return below
-
-
-def _text(values: Any) -> str:
-    return yaml.safe_dump(_plain(values), sort_keys=False, allow_unicode=True, width=10**6)
-
-
-def _plain(value: object) -> object:
-    """Return a value of plain types; a whole number that was not typed as one, such as 2024_11, may be a name."""
-    if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items() if one != {}}
-    if isinstance(value, list | tuple):
-        return [_plain(own) for own in value]
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, int) and as_word(value).lstrip("+") != str(int(value)):
-        return as_word(value)
-    kind = next((kind for kind in (int, float, str) if isinstance(value, kind)), None)
-    return str(value) if kind is None else kind(value)
 
 
 def _resolve(spec: RunSpec | ProjectSpec) -> dict[str, Any]:

@@ -17,17 +17,18 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from lightning_dpgen.cli import launch
 from lightning_dpgen.cli.hydra_flags import CommandLine, explaining
-from lightning_dpgen.common.folders import restrict
+from lightning_dpgen.common.folders import owner_only, restrict
 from lightning_dpgen.common.plain_text import align_columns
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.accounting.events import decode
@@ -45,6 +46,8 @@ from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, OK, UsageError
 from lightning_dpgen.specs.words import name_of, refuse_interpolations, replace_setting, write_word
 
 _SUMMARY = "summary.csv"
+# Launchers whose jobs print where the command was given.
+_HERE = ("basic", "joblib")
 _DONE, _NOT_PRIVATE = "done", "NOT PRIVATE"
 
 
@@ -82,6 +85,20 @@ def sweep(line: CommandLine) -> int:
     return _print_summary(root, jobs, varied)
 
 
+@contextmanager
+def _output_kept_private(path: Path) -> Iterator[None]:
+    """Write what a job prints to a file of the sweep, where its launcher would write it to one of the cluster's.
+
+    A job says privately how many records take part, and how it goes.
+    """
+    choice = HydraConfig.get().runtime.choices["hydra/launcher"] if HydraConfig.initialized() else _HERE[0]
+    if choice in _HERE:
+        yield
+        return
+    with open(path, "a", encoding="utf-8", opener=owner_only) as file, redirect_stdout(file), redirect_stderr(file):
+        yield
+
+
 def _words_of(job: Job) -> list[str]:
     return [word for word in job.words if name_of(word) != "run_dir"]
 
@@ -99,14 +116,15 @@ def job(configuration: DictConfig) -> None:
         if folder.finished:
             remove_blocks(folder.root)
         return
-    print(f"\njob {number} of 0 to {len(jobs) - 1}: {shlex.join(jobs[number])}", flush=True)
     begin = time.monotonic()
-    try:
-        status = main(["train", *replace_setting(jobs[number], "run_dir", folder.root)])
-    except Exception:
-        # A fault of ours: the others need not suffer from it.
-        sys.excepthook(*sys.exc_info())
-        status = FAULT
+    with _output_kept_private(root / "private" / f"job{number}.log"):
+        print(f"\njob {number} of 0 to {len(jobs) - 1}: {shlex.join(jobs[number])}", flush=True)
+        try:
+            status = main(["train", *replace_setting(jobs[number], "run_dir", folder.root)])
+        except Exception:
+            # A fault of ours: the others need not suffer from it.
+            sys.excepthook(*sys.exc_info())
+            status = FAULT
     if status == INTERRUPTED:
         raise KeyboardInterrupt
     ended = {"status": status, "seconds": time.monotonic() - begin}

@@ -14,6 +14,9 @@ from collections.abc import Sequence
 from hydra.core.override_parser.types import IntervalSweep
 from hydra.errors import OverrideParseException
 
+from lightning_dpgen.data.declarations import members_of
+from lightning_dpgen.specs.run import RunSpec
+from lightning_dpgen.specs.spec import declared_settings
 from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.specs.words import name_of, parse_word
 
@@ -68,6 +71,7 @@ def as_list(word: str) -> str:
         values = [math.exp(math.log(low) + part * (math.log(high) - math.log(low))) for part in parts]
     else:
         values = [low + part * (high - low) for part in parts]
-    whole = isinstance(low, int) and isinstance(high, int)
+    fields = declared_settings(RunSpec).get(name_of(word), [])
+    whole = any(int in members_of(field.annotation) for field in fields)
     texts = dict.fromkeys(str(round(value)) if whole else f"{value:.3g}" for value in values)
     return f"{name_of(word)}={','.join(texts)}"

@@ -224,7 +224,7 @@ def _select(line: CommandLine) -> int:
     starts_from_saved_network &= (folder.initial / MODEL).is_file()
     trial = replace_setting(line.words, "model.init", folder.initial) if starts_from_saved_network else line.words
     candidates = read_candidates(trial, reporter, line.files)
-    # What files of a person's own say is a part of what was asked for, and they may change.
+    # Files of a person's own may change, so what they say now is a part of what was asked for.
     asked_for = [job.words for job in jobs] if line.files else [line.words]
     words = [word for asked in asked_for for word in asked if name_of(word) != "run_dir"]
     again = [*line.files.flags(), *line.words]

@@ -91,10 +91,10 @@ class SweepList:
         if len(runs) < 2:
             return None
         delta = max(run["delta"] for run in runs)
+        together = say_together([decode(run["event"]) for run in runs], delta, "trainings of this sweep")
         return (
-            f"{say_together([decode(run['event']) for run in runs], delta, 'trainings of this sweep')}. Choosing one by how "
-            "it compares with these records uses all of them; on public or simulated records it costs nobody anything. A "
-            "Study holds such a sum below a total"
+            f"{together}. Choosing one by how it compares with these records uses all of them; public or simulated "
+            "records have no such people. A Study holds such a sum below a total"
         )
 
     def tell(self) -> None:

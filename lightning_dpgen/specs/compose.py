@@ -48,7 +48,7 @@ _CHOSEN = ("data.source", "model.name", "clipping.rule")
 _OPTIONAL = ("experiment", "split", "trainer")
 # Hydra's name for what is called with the other settings of its group.
 TARGET = "_target_"
-# Of Hydra's own settings, those that it writes itself, and the folders that files may name.
+# Hydra writes these of its own settings itself.
 _NOT_SET = ("hydra.runtime.", "hydra.overrides.", "hydra.job.config_name", "hydra.job.override_dirname", "hydra.searchpath")
 # A resolver: whatever stands before a colon.
 _RESOLVER = re.compile(r"\$\{[^{}]*:")
@@ -57,7 +57,7 @@ _REFERENCE = re.compile(r"\$\{")
 
 @dataclass(frozen=True)
 class Composed:
-    """What Hydra makes of files.
+    """A configuration as Hydra composes it.
 
     Args:
         values: settings by name.
@@ -88,6 +88,7 @@ def compose(words: Sequence[str], name: str, files: OwnFiles) -> Composed:
         files: of a person's own, whose values may refer to other settings, as in ``${model.hidden}``.
     """
     refuse_interpolations(words)
+    files = files.absolute()
     groups = _groups(files)
     words = [check_word(word, groups) for word in words]
     try:
@@ -116,7 +117,7 @@ def compose(words: Sequence[str], name: str, files: OwnFiles) -> Composed:
 
 def as_overrides(words: Sequence[str], files: OwnFiles) -> list[str]:
     """Return the words of settings as Hydra takes them, for which a setting that no file has is new."""
-    groups = _groups(files)
+    groups = _groups(files.absolute())
     checked = [check_word(word, groups) for word in words]
     picks = [word for word in checked if _picks(word, groups)]
     return [*picks, *(f"++{word}" for word in checked if word not in picks and not takes_back(word))]

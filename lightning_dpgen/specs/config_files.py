@@ -41,13 +41,15 @@ class OwnFiles:
     def __str__(self) -> str:
         return ", ".join([*([self.path] if self.path else []), *self.folders]) or str(conf_dir())
 
+    def absolute(self) -> OwnFiles:
+        """Return the same, by paths that hold wherever they are read."""
+        return OwnFiles(tuple(map(_absolute, self.folders)), self.path and _absolute(self.path), self.name)
+
     def flags(self) -> list[str]:
-        """Return the flags that name them, with whole paths."""
-        whole = [name if "://" in name else str(Path(name).absolute()) for name in self.folders]
-        words = [write_word("hydra.searchpath", whole)] if whole else []
-        if self.path:
-            words = ["--config-path", self.path if "://" in self.path else str(Path(self.path).absolute()), *words]
-        return [*(["--config-name", self.name] if self.name else []), *words]
+        """Return the flags that name them."""
+        words = [write_word("hydra.searchpath", list(self.folders))] if self.folders else []
+        path = ["--config-path", self.path] if self.path else []
+        return [*(["--config-name", self.name] if self.name else []), *path, *words]
 
     def check(self) -> None:
         """Refuse a folder that is not there.
@@ -92,6 +94,7 @@ def open_hydra(files: OwnFiles) -> Iterator[Hydra]:
     outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     version.setbase("1.3")
+    files = files.absolute()
     try:
         search_path = create_config_search_path(_as_source(files.path) if files.path else str(conf_dir()))
         for folder in (*([str(conf_dir())] if files.path else []), *files.folders):
@@ -103,6 +106,10 @@ def open_hydra(files: OwnFiles) -> Iterator[Hydra]:
             GlobalHydra.instance().initialize(outer)
 
 
+def _absolute(folder: str) -> str:
+    return folder if "://" in folder else str(Path(folder).absolute())
+
+
 def _as_source(folder: str) -> str:
-    """Return the name of a folder as Hydra takes it; ``pkg://`` and ``file://`` stay."""
-    return folder if "://" in folder else f"file://{Path(folder).absolute()}"
+    """Return the name of a folder as Hydra takes it; ``pkg://`` stays."""
+    return folder if "://" in folder else f"file://{folder}"
