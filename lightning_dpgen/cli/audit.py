@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lightning_dpgen.cli.arguments import VERBOSE_HELP, loading
+from lightning_dpgen.cli.hydra_flags import read_command_line
 from lightning_dpgen.common.folders import make_private
 from lightning_dpgen.common.plain_text import align_columns
 from lightning_dpgen.privacy.accounting.epsilon_range import round_down, round_up
+from lightning_dpgen.specs.plain_words import plain_words
 from lightning_dpgen.specs.run import AuditOptions, AuditSpec, load_audit_settings
 from lightning_dpgen.specs.usage_error import FAULT, OK, UsageError
 
@@ -62,7 +64,10 @@ def run(argv: Sequence[str]) -> int:
         print(f"{HELP}\n\nOptions:\n{VERBOSE_HELP}\n")
         print(LIMITS)
         return OK
-    status = _audit(load_audit_settings(argv))
+    line = read_command_line(argv, "audit")
+    if line.cfg is not None:
+        raise UsageError("--cfg: dpgen train shows settings; leave it out")
+    status = _audit(load_audit_settings(plain_words((*line.words, *line.hydra), line.files)))
     print(LIMITS)
     return status
 

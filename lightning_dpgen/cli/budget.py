@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lightning_dpgen.cli.arguments import VERBOSE_HELP, loading
+from lightning_dpgen.cli.hydra_flags import CommandLine, read_command_line
 from lightning_dpgen.common.plain_text import align_columns
 from lightning_dpgen.privacy.accounting.epsilon_range import caution
-from lightning_dpgen.specs.compose import asks_for_selection
 from lightning_dpgen.specs.groups import ProjectSpec
+from lightning_dpgen.specs.plain_words import plain_words
 from lightning_dpgen.specs.run import (
     RunSpec,
     check_privacy,
@@ -18,6 +19,7 @@ from lightning_dpgen.specs.run import (
     with_default_bins,
 )
 from lightning_dpgen.specs.usage_error import UsageError
+from lightning_dpgen.specs.words import asks_for_selection
 
 if TYPE_CHECKING:
     from lightning_dpgen.privacy.plan import Plan
@@ -38,12 +40,15 @@ def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
         print(f"{HELP}\n\nOptions:\n{VERBOSE_HELP}")
         return 0
-    if argv[:1] == ["project"]:
-        return _print_projection(load_projection_settings(argv[1:]))
-    if asks_for_selection(argv):
-        return _print_selection(argv)
+    line = read_command_line(argv, "budget")
+    if line.cfg is not None:
+        raise UsageError("--cfg: dpgen train and dpgen project show settings; leave it out")
+    if line.words[:1] == ("project",):
+        return _print_projection(load_projection_settings(plain_words(line.words[1:], line.files, "project")))
+    if asks_for_selection(line.words):
+        return _print_selection(line)
     # Mistakes are reported before the import of what a plan needs.
-    spec = load_settings_without_slow_defaults(argv)
+    spec = load_settings_without_slow_defaults(plain_words((*line.words, *line.hydra), line.files))
     check_privacy(spec)
     return _print_run(with_default_bins(spec))
 
@@ -77,12 +82,12 @@ def _print_run(spec: RunSpec) -> int:
     return 0
 
 
-def _print_selection(argv: Sequence[str]) -> int:
+def _print_selection(line: CommandLine) -> int:
     """Print the budget of a selection."""
     with loading():
         from lightning_dpgen.runs.candidates import read_candidates
         from lightning_dpgen.runs.reporter import TerminalReporter
-    candidates = read_candidates(argv, TerminalReporter())
+    candidates = read_candidates(line.words, TerminalReporter(), line.files)
     print(candidates.table())
     _print_study(candidates.settings[0].spec, candidates.plan, candidates.settings[0].n)
     return 0

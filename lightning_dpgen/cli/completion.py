@@ -12,17 +12,21 @@ import importlib
 from collections.abc import Iterator, Sequence
 
 from lightning_dpgen.cli.arguments import Parser
+from lightning_dpgen.cli.hydra_flags import CFG_KINDS
 from lightning_dpgen.data.declarations import words_of
-from lightning_dpgen.specs.compose import FLAGS, OPTIONS, conf_dir
+from lightning_dpgen.specs.config_files import conf_dir
 from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.run import AuditSpec, RunSpec
 from lightning_dpgen.specs.spec import Spec, declared_settings, variants
+from lightning_dpgen.specs.words import FLAGS, OPTIONS
 
 # Commands whose words are settings, with these.
 SETTINGS: dict[str, type[Spec]] = {"train": RunSpec, "budget": RunSpec, "audit": AuditSpec, "project": ProjectSpec}
 # Commands beside whose options the settings of data stand.
 _WITH_DATA = ("evaluate", "encode", "predict")
-_SHOWN = {"--cfg": ("job", "resolved")}
+_SHOWN = {"--cfg": CFG_KINDS, "--info": ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")}
+# Options of settings that not every command has.
+_OF_TRAIN, _OF_SHOWN = (*FLAGS, "--info", "--run"), ("--cfg", "--package", "--resolve")
 
 _BASH = """\
 # Completion of dpgen in bash:  dpgen completion bash > ~/.local/share/bash-completion/completions/dpgen
@@ -120,7 +124,8 @@ def script(shell: str) -> str:
 def words_after(command: str) -> Iterator[str]:
     """Yield the words that may stand behind a command: options, choices of groups, settings, and their values."""
     if command in SETTINGS:
-        yield from (option for option in OPTIONS if option not in FLAGS or command == "train")
+        other = () if command == "train" else _OF_TRAIN if command == "project" else (*_OF_TRAIN, *_OF_SHOWN)
+        yield from (option for option in OPTIONS if option not in other)
         yield from setting_words(SETTINGS[command])
         if command == "budget":
             yield "project"

@@ -33,9 +33,9 @@ from lightning_dpgen.runs import run_folder
 from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.memory import ADVICE, LATE_ADVICE, is_out_of_memory
 from lightning_dpgen.runs.run_folder import RunFolder
-from lightning_dpgen.specs.compose import replace_setting
 from lightning_dpgen.specs.groups import TrainerSpec
 from lightning_dpgen.specs.usage_error import INTERRUPTED, OK, RANK_LOST, UsageError, describe_os_error
+from lightning_dpgen.specs.words import replace_setting
 
 if TYPE_CHECKING:
     from lightning_fabric.plugins.environments import ClusterEnvironment

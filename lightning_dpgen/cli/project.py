@@ -6,11 +6,13 @@ import shlex
 from collections.abc import Sequence
 from functools import partial
 
-from lightning_dpgen.cli import shown_settings
+from lightning_dpgen.cli import hydra_flags, shown_settings
 from lightning_dpgen.cli.arguments import VERBOSE_HELP, loading
+from lightning_dpgen.cli.hydra_flags import read_command_line
 from lightning_dpgen.privacy.software import launched_as
 from lightning_dpgen.specs.compose import compose_settings
 from lightning_dpgen.specs.groups import ProjectSpec
+from lightning_dpgen.specs.plain_words import plain_words
 from lightning_dpgen.specs.run import load_projection_settings
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -35,12 +37,13 @@ listed in docs/reference/settings.md."""
 
 def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
-        print(HELP.format(options=f"{shown_settings.HELP}\n{VERBOSE_HELP}"))
+        print(HELP.format(options=f"{hydra_flags.HELP}\n{VERBOSE_HELP}"))
         return 0
-    argv, kind = shown_settings.split_cfg_flag(argv)
-    if kind is not None:
-        return shown_settings.show(argv, kind, partial(compose_settings, name="project"), load_projection_settings)
-    return _project(argv, load_projection_settings(argv))
+    line = read_command_line(argv, "project")
+    if line.cfg is not None:
+        return shown_settings.show(line, "project", partial(compose_settings, name="project"), load_projection_settings)
+    words = plain_words((*line.words, *line.hydra), line.files, "project")
+    return _project(words, load_projection_settings(words))
 
 
 def _project(argv: Sequence[str], spec: ProjectSpec) -> int:

@@ -28,11 +28,11 @@ from lightning_dpgen.runs.interrupts import Interrupts
 from lightning_dpgen.runs.reporter import TerminalReporter
 from lightning_dpgen.runs.run import train
 from lightning_dpgen.runs.run_folder import RunFolder
-from lightning_dpgen.specs.compose import replace_setting
 from lightning_dpgen.specs.groups import RaySpec, TrainerSpec
 from lightning_dpgen.specs.run import RunSpec, load_settings
 from lightning_dpgen.specs.spec import as_settings
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, OK, RANK_LOST, UsageError, describe_os_error
+from lightning_dpgen.specs.words import replace_setting
 
 # Ray Train would write what a worker prints or logs to files of the cluster, and change its working directory.
 _QUIET = {

@@ -34,11 +34,11 @@ from lightning_dpgen.data.tables.schema_keys import json_schema
 from lightning_dpgen.privacy.accounting.epsilon_range import check_epsilon, gaussian_mu
 from lightning_dpgen.release.files import IN_RELEASE, lies_in_release
 from lightning_dpgen.sampling.errors import BadRecords
-from lightning_dpgen.specs.compose import write_word
 from lightning_dpgen.specs.data import TableSpec
 from lightning_dpgen.specs.defaults import FEWEST_FOR_BINS, default_bins
 from lightning_dpgen.specs.privacy import default_delta
 from lightning_dpgen.specs.usage_error import UsageError
+from lightning_dpgen.specs.words import write_word
 
 _NOTES = (
     "For dpgen train: data.person=COLUMN data.max_rows=M where a person has several records, and data.outside=clamp",

@@ -17,78 +17,90 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
 
 from lightning_dpgen.cli import launch
-from lightning_dpgen.common.folders import restrict
+from lightning_dpgen.cli.hydra_flags import CommandLine, explaining
+from lightning_dpgen.common.folders import owner_only, restrict
 from lightning_dpgen.common.plain_text import align_columns
 from lightning_dpgen.privacy import durable
-from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
-from lightning_dpgen.privacy.accounting.epsilon_range import round_up
-from lightning_dpgen.privacy.accounting.events import compose_events, decode
+from lightning_dpgen.privacy.accounting.events import decode
+from lightning_dpgen.privacy.accounting.joint import say_together
 from lightning_dpgen.release.files import CERTIFICATE
 from lightning_dpgen.runs import run_folder
 from lightning_dpgen.runs.paths import remove_blocks
 from lightning_dpgen.runs.run import check_run
 from lightning_dpgen.runs.run_folder import JOBS, RunFolder
-from lightning_dpgen.specs.compose import (
-    FLAGS,
-    conf_dir,
-    expand_grid,
-    is_for_hydra,
-    name_of,
-    refuse_interpolations,
-    replace_setting,
-    write_word,
-)
+from lightning_dpgen.specs.config_files import NO_FILES, conf_dir, open_hydra
+from lightning_dpgen.specs.grid import Job, expand_grid
 from lightning_dpgen.specs.run import load_settings
 from lightning_dpgen.specs.source import source_of
 from lightning_dpgen.specs.usage_error import FAULT, INTERRUPTED, OK, UsageError
+from lightning_dpgen.specs.words import name_of, refuse_interpolations, replace_setting, write_word
 
 _SUMMARY = "summary.csv"
+# Launchers whose jobs print where the command was given.
+_HERE = ("basic", "joblib")
 _DONE, _NOT_PRIVATE = "done", "NOT PRIVATE"
 
 
-def sweep(argv: Sequence[str]) -> int:
+def sweep(line: CommandLine) -> int:
     """Run all combinations; gives 0 if all of them ended in a release, else the first other status.
 
     Raises:
         UsageError: for a grid that makes no sense, or a combination that `dpgen train` would refuse.
     """
-    words = [word for word in argv if word not in FLAGS]
-    ours, hydras = [w for w in words if not is_for_hydra(w)], [w for w in words if is_for_hydra(w)]
-    _refuse(ours, hydras)
-    jobs, varied = expand_grid(ours)
+    refuse_interpolations(line.hydra)
+    if launch.is_launched():
+        raise UsageError("-m: start a sweep as one process, without torchrun or srun; each job starts its devices itself")
+    jobs, varied = expand_grid(line.words, line.files)
     if "run_dir" in varied:
         raise UsageError("run_dir: expected one folder, in which each run gets a folder")
     run_dir = None
     for number, job in enumerate(jobs):
         try:
-            spec = load_settings(job)
+            spec = load_settings(job.words)
             run_dir = spec.run_dir
             launch.to_launch(spec.trainer)
             check_run(spec, source_of(spec.data))
         except UsageError as mistake:
-            raise UsageError(f"job {number} ({_differing_words(job, varied)}): {mistake}", mistake.status) from None
-    jobs = [[word for word in job if name_of(word) != "run_dir"] for job in jobs]
-    with _explaining(hydras), initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        compose("sweep", overrides=["root=.", *hydras], return_hydra_config=True)
-    root = _root(run_dir, jobs)
+            raise UsageError(f"job {number} ({str(job) or 'the only one'}): {mistake}", mistake.status) from None
+    with explaining(line.hydra), open_hydra(NO_FILES) as hydra_itself:
+        hydra_itself.compose_config("sweep", ["root=.", *line.hydra], RunMode.MULTIRUN)
+    root = _root(run_dir, [_words_of(job) for job in jobs])
     print(f"sweep of {len(jobs)} runs in {root}: each is a release of its own, and what they cost adds up", flush=True)
     try:
-        _launch(root, len(jobs), hydras)
+        _launch(root, len(jobs), line.hydra)
     except KeyboardInterrupt:
-        again = shlex.join(["dpgen", "train", "-m", *replace_setting(words, "run_dir", root)])
+        typed = [*line.files.flags(), *line.words, *line.hydra]
+        again = shlex.join(["dpgen", "train", "-m", *replace_setting(typed, "run_dir", root)])
         raise UsageError(f"interrupted; what is done stays. To go on with the rest: {again}", INTERRUPTED) from None
     return _print_summary(root, jobs, varied)
+
+
+@contextmanager
+def _output_kept_private(path: Path) -> Iterator[None]:
+    """Write what a job prints to a file of the sweep, where its launcher would write it to one of the cluster's.
+
+    A job says privately how many records take part, and how it goes.
+    """
+    choice = HydraConfig.get().runtime.choices["hydra/launcher"] if HydraConfig.initialized() else _HERE[0]
+    if choice in _HERE:
+        yield
+        return
+    with open(path, "a", encoding="utf-8", opener=owner_only) as file, redirect_stdout(file), redirect_stderr(file):
+        yield
+
+
+def _words_of(job: Job) -> list[str]:
+    return [word for word in job.words if name_of(word) != "run_dir"]
 
 
 def job(configuration: DictConfig) -> None:
@@ -97,40 +109,26 @@ def job(configuration: DictConfig) -> None:
 
     root, number = Path(configuration.root), int(configuration.job)
     jobs = json.loads((root / "private" / JOBS).read_text(encoding="utf-8"))
+    # A launcher may start it elsewhere, and the words may name files from where the command was given.
+    os.chdir(configuration.place)
     folder = RunFolder(root / str(number))
     if folder.release.exists():
         if folder.finished:
             remove_blocks(folder.root)
         return
-    print(f"\njob {number} of 0 to {len(jobs) - 1}: {shlex.join(jobs[number])}", flush=True)
     begin = time.monotonic()
-    try:
-        status = main(["train", *replace_setting(jobs[number], "run_dir", folder.root)])
-    except Exception:
-        # A fault of ours: the others need not suffer from it.
-        sys.excepthook(*sys.exc_info())
-        status = FAULT
+    with _output_kept_private(root / "private" / f"job{number}.log"):
+        print(f"\njob {number} of 0 to {len(jobs) - 1}: {shlex.join(jobs[number])}", flush=True)
+        try:
+            status = main(["train", *replace_setting(jobs[number], "run_dir", folder.root)])
+        except Exception:
+            # A fault of ours: the others need not suffer from it.
+            sys.excepthook(*sys.exc_info())
+            status = FAULT
     if status == INTERRUPTED:
         raise KeyboardInterrupt
     ended = {"status": status, "seconds": time.monotonic() - begin}
     durable.write(root / "private" / f"job{number}.json", json.dumps(ended).encode())
-
-
-def _refuse(ours: Sequence[str], hydras: Sequence[str]) -> None:
-    refuse_interpolations([*ours, *hydras])
-    for word in hydras:
-        if not name_of(word).startswith(("hydra/launcher", "hydra.launcher")):
-            raise UsageError(
-                f"{word}: expected hydra/launcher=joblib, hydra/launcher=submitit_slurm and their settings "
-                "(hydra.launcher...) alone; a sweeper that chooses by results would select on the records without paying "
-                "for it"
-            )
-    if launch.is_launched():
-        raise UsageError("-m: start a sweep as one process, without torchrun or srun; each job starts its devices itself")
-
-
-def _differing_words(words: Sequence[str], varied: Sequence[str]) -> str:
-    return " ".join(word for word in words if name_of(word) in varied) or "the only one"
 
 
 def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
@@ -155,9 +153,9 @@ def _root(run_dir: str | None, jobs: Sequence[Sequence[str]]) -> Path:
 
 def _launch(root: Path, count: int, hydras: Sequence[str]) -> None:
     numbers = f"job={','.join(map(str, range(count)))}"
-    places = [write_word("root", root), write_word("hydra.sweep.dir", root / "private")]
+    places = [write_word("root", root), write_word("place", os.getcwd()), write_word("hydra.sweep.dir", root / "private")]
     # Hydra's application reads the words of its command line, and ends the process where it does not like them.
-    with _explaining(hydras), _called_with(["dpgen", "--multirun", *places, numbers, *hydras]):
+    with explaining(hydras), _called_with(["dpgen", "--multirun", *places, numbers, *hydras]):
         try:
             hydra.main(config_path=str(conf_dir()), config_name="sweep", version_base="1.3")(job)()
         finally:
@@ -166,39 +164,18 @@ def _launch(root: Path, count: int, hydras: Sequence[str]) -> None:
 
 
 @contextmanager
-def _explaining(hydras: Sequence[str]) -> Iterator[None]:
-    """Turn what Hydra does not like of the words for it into a UsageError."""
-    try:
-        yield
-    except (HydraException, OmegaConfBaseException) as error:
-        # Behind the first sentences Hydra lists where it has looked.
-        text = " ".join(str(error).partition("Config search path")[0].split())
-        raise UsageError(
-            f"{' '.join(hydras)}: {text}; other launchers than Hydra's own are extras: pip install "
-            "lightning_dpgen[joblib], lightning_dpgen[slurm]"
-        ) from None
-
-
-@contextmanager
 def _called_with(words: list[str]) -> Iterator[None]:
     before, sys.argv = sys.argv, words
-    # With it, errors are raised and not printed on the way to an exit.
-    full, os.environ["HYDRA_FULL_ERROR"] = os.environ.get("HYDRA_FULL_ERROR"), "1"
     try:
         yield
     finally:
         sys.argv = before
-        if full is None:
-            del os.environ["HYDRA_FULL_ERROR"]
-        else:
-            os.environ["HYDRA_FULL_ERROR"] = full
 
 
-def _print_summary(root: Path, jobs: Sequence[Sequence[str]], varied: Sequence[str]) -> int:
+def _print_summary(root: Path, jobs: Sequence[Job], varied: Sequence[str]) -> int:
     """Print and keep the table of what has become of each job; gives the status of the sweep."""
     rows, certificates, statuses = [["job", *varied, "epsilon", "delta", "seconds", "ended"]], [], []
-    for number, words in enumerate(jobs):
-        given = {name_of(word): word.partition("=")[2] for word in words}
+    for number, job in enumerate(jobs):
         state = root / "private" / f"job{number}.json"
         ended = json.loads(state.read_text(encoding="utf-8")) if state.exists() else {"status": FAULT, "seconds": math.nan}
         path, epsilon, delta, how = root / str(number) / "release" / CERTIFICATE, "-", "-", f"status {ended['status']}"
@@ -209,7 +186,7 @@ def _print_summary(root: Path, jobs: Sequence[Sequence[str]], varied: Sequence[s
             delta = f"{certificate['delta']:g}"
             epsilon = f"{certificate['epsilon']:g}" if certificate["private"] else "-"
         statuses.append(ended["status"])
-        rows.append([str(number), *(given[name] for name in varied), epsilon, delta, f"{ended['seconds']:.1f}", how])
+        rows.append([str(number), *job.varied.values(), epsilon, delta, f"{ended['seconds']:.1f}", how])
     print(f"\n{align_columns(rows)}\n")
     table = io.StringIO()
     csv.writer(table).writerows(rows)
@@ -225,9 +202,7 @@ def _together(certificates: Sequence[dict[str, Any]]) -> str:
     if len(private) < 2:
         return "what was released before from records of the same people adds to this"
     delta = max(certificate["delta"] for certificate in private)
-    epsilon = compute_epsilon(compose_events([decode(certificate["event"]) for certificate in private]), delta).epsilon
     return (
-        f"about people whose records are in all of these runs, the {len(private)} releases tell together: epsilon "
-        f"{round_up(epsilon):g} at delta {delta:g}. One who takes one of them for how it compares with real records has "
-        "used all; tuning on public or simulated data costs nothing"
+        f"{say_together([decode(certificate['event']) for certificate in private], delta)}. One who takes one of them for "
+        "how it compares with real records has used all; tuning on public or simulated data costs nothing"
     )

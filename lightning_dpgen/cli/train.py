@@ -6,25 +6,19 @@ import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lightning_dpgen.cli import shown_settings
+from lightning_dpgen.cli import hydra_flags, shown_settings
 from lightning_dpgen.cli.arguments import VERBOSE_HELP, loading
+from lightning_dpgen.cli.hydra_flags import CommandLine, refuse_for_hydra, with_hydra_of_files
 from lightning_dpgen.common import pace
 from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.release.files import MODEL
 from lightning_dpgen.release.unit_check import protects_persons
 from lightning_dpgen.runs.interrupts import leaving_at_once
 from lightning_dpgen.runs.paths import check_no_sweep, check_run_dir
-from lightning_dpgen.specs.compose import (
-    FLAGS,
-    asks_for_selection,
-    expand_grid,
-    is_for_hydra,
-    name_of,
-    refuse_interpolations,
-    replace_setting,
-)
 from lightning_dpgen.specs.data import DataSpec
+from lightning_dpgen.specs.grid import expand_grid
 from lightning_dpgen.specs.groups import RaySpec
+from lightning_dpgen.specs.plain_words import plain_words
 from lightning_dpgen.specs.reference import help_of_settings
 from lightning_dpgen.specs.run import (
     NoNumber,
@@ -36,6 +30,7 @@ from lightning_dpgen.specs.run import (
     with_default_bins,
 )
 from lightning_dpgen.specs.usage_error import OK, RANK_LOST, UsageError
+from lightning_dpgen.specs.words import asks_for_selection, name_of, replace_setting
 
 if TYPE_CHECKING:
     from lightning_dpgen.runs.run_folder import RunFolder
@@ -68,32 +63,40 @@ Settings (docs/reference/settings.md says what each is, its range and its defaul
 
 def run(argv: Sequence[str]) -> int:
     if any(word in ("-h", "--help") for word in argv):
-        print(f"{HELP}\n{shown_settings.HELP}\n{VERBOSE_HELP}\n{_SETTINGS}\n{help_of_settings(RunSpec)}")
-        return 0
-    argv, kind = shown_settings.split_cfg_flag(argv)
-    if kind is not None:
-        return shown_settings.show(argv, kind, compose_run, load_settings)
+        flags = f"{hydra_flags.HELP}\n{hydra_flags.HELP_OF_TRAIN}"
+        print(f"{HELP}\n{flags}\n{VERBOSE_HELP}\n{_SETTINGS}\n{help_of_settings(RunSpec)}")
+        return OK
+    line = hydra_flags.read_command_line(argv, "train")
+    line = with_hydra_of_files(line)
+    refuse_for_hydra(line)
+    if line.hydra and not line.sweep and line.cfg not in ("hydra", "all"):
+        raise UsageError(f"{line.hydra[0]}: says how a sweep is started, and works only with dpgen train -m")
+    if line.cfg is not None:
+        return shown_settings.show(line, "config", compose_run, load_settings)
     # Mistakes in settings are reported before the imports of a run.
     with leaving_at_once():
-        swept = any(word in FLAGS for word in argv)
-        if swept or asks_for_selection(argv):
-            _check_words(argv)
-            return _sweep(argv) if swept else _select(argv)
+        if line.sweep or asks_for_selection(line.words):
+            _check_words(line)
+            return _sweep(line) if line.sweep else _select(line)
         with pace.stage("reading the settings"):
+            words = plain_words(line.words, line.files)
             try:
-                spec = load_settings_without_slow_defaults(argv)
+                spec = load_settings_without_slow_defaults(words)
                 check_privacy(spec)
             except NoNumber as mistake:
                 # A missing file and a wrong schema are reported before a missing number of records.
                 _checked_source(mistake.data)
                 raise
+            if line.info is not None:
+                hydra_flags.show_info(line, line.words)
+                return OK
             spec = with_default_bins(spec)
             if spec.run_dir is not None:
                 root = place_of(spec.run_dir)
                 check_run_dir(root)
                 check_no_sweep(root)
             source = _checked_source(spec.data)
-    return _train(argv, spec, source)
+    return _train(words, spec, source)
 
 
 def _checked_source(spec: DataSpec) -> Source:
@@ -102,22 +105,21 @@ def _checked_source(spec: DataSpec) -> Source:
     return check_source(spec)
 
 
-def _check_words(argv: Sequence[str]) -> None:
+def _check_words(line: CommandLine) -> None:
     """Refuse a value of a grid that no run may have: a combination for each value is looked at, which is quick.
 
     All combinations are checked where they are run.
     """
-    jobs, varied = expand_grid([word for word in argv if word not in FLAGS and not is_for_hydra(word)])
+    jobs, varied = expand_grid(line.words, line.files)
     checked: set[str] = set()
     for number, job in enumerate(jobs):
-        if checked.issuperset(job) and checked:
+        if checked.issuperset(job.words) and checked:
             continue
-        checked.update(job)
+        checked.update(job.words)
         try:
-            load_settings_without_slow_defaults(job)
+            load_settings_without_slow_defaults(job.words)
         except UsageError as mistake:
-            differs = " ".join(word for word in job if name_of(word) in varied)
-            raise UsageError(f"job {number} ({differs}): {mistake}" if differs else str(mistake), mistake.status) from None
+            raise UsageError(f"job {number} ({job}): {mistake}" if varied else str(mistake), mistake.status) from None
 
 
 def _train(argv: Sequence[str], spec: RunSpec, source: Source) -> int:
@@ -194,7 +196,7 @@ def _print_release(certificate: dict[str, Any], folder: RunFolder, warned: Seque
     return OK
 
 
-def _select(argv: Sequence[str]) -> int:
+def _select(line: CommandLine) -> int:
     """Make a secret number of trials, and release the best; gives the exit status."""
     with loading():
         from lightning_dpgen.cli.launch import is_launched, run_guarded
@@ -203,24 +205,30 @@ def _select(argv: Sequence[str]) -> int:
         from lightning_dpgen.runs.reporter import TerminalReporter
         from lightning_dpgen.runs.run_folder import RunFolder
         from lightning_dpgen.runs.select import forget_what_is_left, select
-    refuse_interpolations(argv)
+    if line.hydra:
+        raise UsageError(f"{line.hydra[0]}: trials of a selection are made one after the other; leave it out")
     if is_launched():
         raise UsageError(
             "privacy.selection: trials are made one after the other by one process, on one device; start it without "
             "torchrun or srun"
         )
     # Candidates do not differ in it.
-    run_dir = load_settings(expand_grid(argv)[0][0]).run_dir
+    jobs, _ = expand_grid(line.words, line.files)
+    run_dir = load_settings(jobs[0].words).run_dir
     if run_dir is not None:
         forget_what_is_left(RunFolder(place_of(run_dir)))
     folder = run_folder.choose(run_dir)
     reporter = TerminalReporter()
     # A selection that goes on starts from the network that it has kept, wherever the release is now.
-    starts_from_saved_network = any(name_of(word) == "model.init" for word in argv) and (folder.initial / MODEL).is_file()
-    trial_argv = replace_setting(argv, "model.init", folder.initial) if starts_from_saved_network else argv
-    candidates = read_candidates(trial_argv, reporter)
-    words = [word for word in argv if name_of(word) != "run_dir"]
-    certificate = run_guarded("train", argv, folder, lambda asked: select(candidates, words, folder, asked, reporter))
+    starts_from_saved_network = any(name_of(word) == "model.init" for word in jobs[0].words)
+    starts_from_saved_network &= (folder.initial / MODEL).is_file()
+    trial = replace_setting(line.words, "model.init", folder.initial) if starts_from_saved_network else line.words
+    candidates = read_candidates(trial, reporter, line.files)
+    # Files of a person's own may change, so what they say now is a part of what was asked for.
+    asked_for = [job.words for job in jobs] if line.files else [line.words]
+    words = [word for asked in asked_for for word in asked if name_of(word) != "run_dir"]
+    again = [*line.files.flags(), *line.words]
+    certificate = run_guarded("train", again, folder, lambda asked: select(candidates, words, folder, asked, reporter))
     print(f"\ndone: epsilon {certificate['epsilon']:g} at delta {certificate['delta']:g}")
     print(f"  release (may be published):  {folder.release}")
     print(f"  private (must not leave this machine):  {folder.private}")
@@ -228,7 +236,7 @@ def _select(argv: Sequence[str]) -> int:
     return OK
 
 
-def _sweep(argv: Sequence[str]) -> int:
+def _sweep(line: CommandLine) -> int:
     with loading():
         from lightning_dpgen.cli.sweep import sweep
-    return sweep(argv)
+    return sweep(line)

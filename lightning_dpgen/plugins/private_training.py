@@ -21,6 +21,7 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.automatic_module import StepOptions
+from lightning_dpgen.plugins.hydra_sweep import SweepList
 from lightning_dpgen.plugins.learning_rates import parts_of
 from lightning_dpgen.plugins.namespaces import MisconfigurationException, classes, pl
 from lightning_dpgen.plugins.noisy_metrics import NoisyMetrics
@@ -433,6 +434,7 @@ class _Accountant(MomentsAccountant):
         self._in_memory = in_memory
         self.fitted: pl.LightningModule | None = None
         self.fitting = self._under_way = False
+        self._sweep: SweepList | None = None
 
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":
@@ -532,7 +534,16 @@ class _Accountant(MomentsAccountant):
                 "epsilon adds up"
             )
         super().on_train_start(trainer, module)
+        # A study speaks for its runs itself.
+        if trainer.is_global_zero and self.account.study is None and (sweep := SweepList.of_this_job()) is not None:
+            sweep.enter(self.account)
+            self._sweep = sweep
         self.fitted, self._under_way = module, True
+
+    def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        super().on_fit_end(trainer, module)
+        if self._sweep is not None:
+            self._sweep.tell()
 
     def _restore(self, module: pl.LightningModule) -> None:
         super()._restore(module)

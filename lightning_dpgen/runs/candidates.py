@@ -19,9 +19,10 @@ from lightning_dpgen.privacy.errors import BudgetTooSmall
 from lightning_dpgen.privacy.plan import Plan, Stage
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.table import budget_table
-from lightning_dpgen.specs.compose import expand_grid, name_of
+from lightning_dpgen.specs.config_files import NO_FILES, OwnFiles
 from lightning_dpgen.specs.custom import import_by_name
 from lightning_dpgen.specs.first_pass import first_stage, has_first_pass
+from lightning_dpgen.specs.grid import expand_grid
 from lightning_dpgen.specs.run import RunSpec, load_settings
 from lightning_dpgen.specs.settings import Settings, complete_settings
 from lightning_dpgen.specs.source import Source, source_of
@@ -88,18 +89,19 @@ class Candidates:
         return "\n".join(lines)
 
 
-def read_candidates(argv: Sequence[str], reporter: Reporter) -> Candidates:
+def read_candidates(words: Sequence[str], reporter: Reporter, files: OwnFiles = NO_FILES) -> Candidates:
     """Return all that a selection may try, checked, at the budget of a trial with which the whole stays within epsilon.
 
     Args:
-        argv: of `dpgen train`.
+        words: of `dpgen train`, for its settings.
         reporter: hears how many candidates there are, since many take a while.
+        files: of a person's own.
 
     Raises:
         UsageError: naming argument, value and what was expected.
         BudgetTooSmall: if a trial cannot be paid for.
     """
-    jobs, varied = expand_grid(list(argv))
+    jobs, varied = expand_grid(words, files)
     for name in varied:
         if name.startswith("model.init"):
             raise UsageError(
@@ -110,10 +112,17 @@ def read_candidates(argv: Sequence[str], reporter: Reporter) -> Candidates:
             raise UsageError(
                 f"{name}: trials of a selection may differ in settings of model, clipping and split, and in seed"
             )
+        if name in (known := NO_FILES.groups()):
+            for job in jobs:
+                if job.varied[name] not in known[name]:
+                    raise UsageError(
+                        f"{name}={job.varied[name]}: the certificate of a selection names what it chose among, and not "
+                        "what a file of your own holds; list values of settings, as in model.lr=1e-3,1e-2"
+                    )
     if len(jobs) > _MOST:
         raise UsageError(f"{' '.join(varied)}: {len(jobs):,} combinations; expected {_MOST:,} at most")
     reporter.say(f"planning {say_count(len(jobs), 'candidate')}")
-    specs = [load_settings(job) for job in jobs]
+    specs = [load_settings(job.words) for job in jobs]
     privacy, source = specs[0].privacy, source_of(specs[0].data)
     _check(specs[0], source)
     scorer = None
@@ -122,18 +131,17 @@ def read_candidates(argv: Sequence[str], reporter: Reporter) -> Candidates:
     if scorer is not None and not callable(scorer):
         raise UsageError(f"privacy.selection_score={privacy.selection_score}: expected a function of a release")
     mean = _MEAN if privacy.selection_mean is None else privacy.selection_mean
-    values = tuple({name: _value(job, name) for name in varied} for job in jobs)
+    values = tuple(job.varied for job in jobs)
     largest, delta = privacy.epsilon, privacy.delta
 
     @functools.cache
     def plan_at(epsilon: float) -> tuple[tuple[Settings, ...], Plan]:
         settings = []
-        for spec, values_of_spec in zip(specs, values, strict=True):
+        for spec, job in zip(specs, jobs, strict=True):
             try:
                 settings.append(complete_settings(spec.with_privacy(epsilon=epsilon), source))
             except UsageError as mistake:
-                words = " ".join(f"{name}={value}" for name, value in values_of_spec.items())
-                raise UsageError(f"{words}: {mistake}" if words else str(mistake), mistake.status) from None
+                raise UsageError(f"{job}: {mistake}" if varied else str(mistake), mistake.status) from None
         # Candidates whose trees are the same cost the same: one of them is enough.
         trials = {repr(event): event for event in (candidate.plan().event for candidate in settings)}
         access = Access(STAGE, {NUMBER: mean}, kinds={NUMBER: privacy.selection}, trials=tuple(trials.values()))
@@ -177,10 +185,6 @@ def _check(spec: RunSpec, source: Source) -> None:
             f"trainer.devices={trainer.devices}, trainer.num_nodes={trainer.num_nodes}: trials of a selection "
             "are made one after the other by one process, on one device"
         )
-
-
-def _value(job: Sequence[str], name: str) -> str:
-    return next(word.partition("=")[2] for word in reversed(job) if name_of(word) == name)
 
 
 def _trial_epsilon(whole: Callable[[float], float], largest: float) -> float:

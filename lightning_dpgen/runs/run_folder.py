@@ -59,6 +59,8 @@ class RunFolder:
     trials = _under("private", "trials")
     initial = _under("private", "initial")
     warnings = _under("private", WARNINGS)
+    # All that was asked for, a configuration by which another run begins (--config-name settings).
+    settings = _under("private", "settings.yaml")
     tensorboard = _under("private", "tensorboard")
     # Encoded records of tables that are read in blocks; it is removed when the run has ended.
     blocks = _under("private", BLOCKS)

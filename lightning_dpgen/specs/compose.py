@@ -1,37 +1,42 @@
-"""Configurations composed by Hydra from the files of conf/ and the words of a command line: a dictionary, or one line."""
+"""Configurations composed by Hydra from files and the words of a command line: a dictionary, or one line."""
 
 from __future__ import annotations
 
 import copy
 import functools
-import itertools
-import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
+import yaml
+from hydra.core.override_parser.types import Override, ValueType
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-import lightning_dpgen
 from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.data.files.kinds import is_known
+from lightning_dpgen.specs.config_files import GROUPS, NO_FILES, OwnFiles, open_hydra
 from lightning_dpgen.specs.groups import NEVER
 from lightning_dpgen.specs.spec import as_typed
 from lightning_dpgen.specs.usage_error import UsageError
+from lightning_dpgen.specs.words import (
+    FLAGS,
+    is_for_hydra,
+    name_of,
+    parse_word,
+    quote_text,
+    refuse_interpolations,
+    takes_back,
+    unknown_option,
+    without_commas,
+    write_word,
+)
 
-# Words that ask for a sweep.
-FLAGS = ("-m", "--multirun")
-# All words of a command of settings that are no setting.
-OPTIONS = (*FLAGS, "--cfg", "--help", "--verbose")
-GROUPS = ("data", "model", "clipping", "privacy", "split", "trainer", "compute", "experiment")
 # Hydra composes and runs nothing, and half of its time goes into files about how it runs.
 _NOTHING_RUNS = [
     f"~hydra/{group}"
@@ -39,29 +44,30 @@ _NOTHING_RUNS = [
 ]
 # Settings that say which group was picked.
 _CHOSEN = ("data.source", "model.name", "clipping.rule")
-# Paths that Hydra reads as they stand.
-_BARE = re.compile(r"/[\w./-]*", re.ASCII)
-# Settings whose text may hold any sign, which is taken as it stands.
-_TEXTS = ("data.url", "data.query")
-# Combinations of a grid.
-_MOST = 10_000
+# Groups whose settings all have defaults, so that a run may have no file of them.
+_OPTIONAL = ("experiment", "split", "trainer")
+# Hydra's name for what is called with the other settings of its group.
+TARGET = "_target_"
+# Hydra writes these of its own settings itself.
+_NOT_SET = ("hydra.runtime.", "hydra.overrides.", "hydra.job.config_name", "hydra.job.override_dirname", "hydra.searchpath")
+# A resolver: whatever stands before a colon.
+_RESOLVER = re.compile(r"\$\{[^{}]*:")
+_REFERENCE = re.compile(r"\$\{")
 
 
-def conf_dir() -> Path:
-    """Return the folder of the YAML files: inside an installed package, beside it in a checkout."""
-    package = Path(lightning_dpgen.__file__).parent
-    for folder in (package / "conf", package.parent / "conf"):
-        if (folder / "config.yaml").is_file():
-            return folder
-    raise FileNotFoundError("the configuration files of lightning_dpgen are missing: install it again")
+@dataclass(frozen=True)
+class Composed:
+    """A configuration as Hydra composes it.
 
+    Args:
+        values: settings by name.
+        hydra: Hydra's own settings, those that `@hydra.main` runs by; empty where no files are a person's own.
+        overridden: the groups that words or files pick another file for than the first one does.
+    """
 
-def refuse_interpolations(words: Sequence[str]) -> None:
-    """Refuse what would be looked up when it is read: a setting may be published, and an environment holds secrets."""
-    for word in words:
-        # Hydra takes a backslash away.
-        if "${" in word.replace("\\", ""):
-            raise UsageError(f"argument {word!r}: expected the value itself; nothing of the form ${{...}} is looked up")
+    values: dict[str, Any]
+    hydra: dict[str, Any]
+    overridden: frozenset[str]
 
 
 def compose_settings(words: Sequence[str], name: str) -> dict[str, Any]:
@@ -72,43 +78,87 @@ def compose_settings(words: Sequence[str], name: str) -> dict[str, Any]:
     Raises:
         UsageError: for whatever Hydra does not like, in one line.
     """
+    return compose(words, name, NO_FILES).values
+
+
+def compose(words: Sequence[str], name: str, files: OwnFiles) -> Composed:
+    """Return the configuration of that name, with the words of a command line; see `compose_settings`.
+
+    Args:
+        files: of a person's own, whose values may refer to other settings, as in ``${model.hidden}``.
+    """
     refuse_interpolations(words)
-    words = [_check_word(word) for word in words]
+    files = files.absolute()
+    groups = _groups(files)
+    words = [check_word(word, groups) for word in words]
     try:
         # A double plus also sets what a file may not hold.
-        parsed = [_parse_word(word if _picks(word) else f"++{word}") for word in words]
+        parsed = [parse_word(word if takes_back(word) or _picks(word, groups) else f"++{word}") for word in words]
         for override, word in zip(parsed, words, strict=True):
             if override.is_sweep_override():
-                if number := _without_commas(word):
-                    raise UsageError(
-                        f"{word}: expected one value: write the number as {number}; dpgen train -m makes a run for each "
-                        "of several values"
-                    )
-                raise UsageError(
-                    f"{word}: expected one value; dpgen train -m makes a run for each of several, and text with commas "
-                    "or brackets needs quotes, inside those of the shell"
-                )
-        values = copy.deepcopy(_compose_groups(name, tuple(word for word in words if _picks(word))))
+                raise _several_values(word)
+        composed = _compose_groups(name, tuple(word for word in words if _picks(word, groups)), files)
+        values = copy.deepcopy(composed.values)
         # Hydra's own order: all groups are picked first, and then each setting is set.
         for override in parsed:
             if override.is_force_add():
                 _put(values, override.key_or_group.split("."), override.value())
+            elif override.is_delete() and override.key_or_group not in groups:
+                _take_back(values, override.key_or_group.split("."))
+        values = _with_targets(_resolved(values) if files else values)
         for override in parsed:
             _keep_text(values, override)
-        return values
+        return replace(composed, values=values)
     except (HydraException, OmegaConfBaseException) as error:
-        raise UsageError(_explain(error)) from None
+        raise UsageError(_explain(error, files)) from None
+    except yaml.YAMLError as error:
+        raise UsageError(f"a file of {files} cannot be read: {' '.join(str(error).split())}") from None
 
 
-@functools.lru_cache(maxsize=1024)
-def _parse_word(word: str) -> Override:
-    """Return what Hydra reads in a word."""
-    return _parser().parse_overrides([word])[0]
+def as_overrides(words: Sequence[str], files: OwnFiles) -> list[str]:
+    """Return the words of settings as Hydra takes them, for which a setting that no file has is new."""
+    groups = _groups(files.absolute())
+    checked = [check_word(word, groups) for word in words]
+    picks = [word for word in checked if _picks(word, groups)]
+    return [*picks, *(f"++{word}" for word in checked if word not in picks and not takes_back(word))]
 
 
-@functools.cache
-def _parser() -> OverridesParser:
-    return OverridesParser.create()
+def settings_of_hydra(words: Sequence[str], files: OwnFiles) -> list[tuple[str, Any]]:
+    """Return what files of a person's own set of Hydra's own settings, by name: its groups first."""
+    given = compose(words, "config", files).hydra
+    choices = given["runtime"]["choices"]
+    picked = [(name, choices.get(name)) for name in ("hydra/launcher", "hydra/sweeper")]
+    picked = [(name, choice) for name, choice in picked if choice not in (None, "basic")]
+    with open_hydra(files) as hydra:
+        default = hydra.compose_config("config", [f"{name}={choice}" for name, choice in picked], RunMode.RUN)
+        before = dict(_below(OmegaConf.to_container(default.hydra, resolve=False), "hydra"))
+    changed = [(name, value) for name, value in _below(given, "hydra") if before.get(name) != value]
+    return [*picked, *((name, value) for name, value in changed if not name.startswith(_NOT_SET))]
+
+
+def _below(value: Any, within: str) -> list[tuple[str, Any]]:
+    if not isinstance(value, dict) or not value:
+        return [(within, value)]
+    return [one for name, below in value.items() for one in _below(below, f"{within}.{name}")]
+
+
+@functools.lru_cache(maxsize=8)
+def _groups(files: OwnFiles) -> Mapping[str, tuple[str, ...]]:
+    files.check()
+    return files.groups()
+
+
+@functools.lru_cache(maxsize=256)
+def _compose_groups(name: str, picks: tuple[str, ...], files: OwnFiles) -> Composed:
+    """Return what Hydra makes of the files for words that pick groups: a command asks several times for the same."""
+    words = list(picks) if files else [*_NOTHING_RUNS, *picks]
+    with open_hydra(files) as hydra:
+        configuration = hydra.compose_config(files.name or name, words, RunMode.RUN, from_shell=False)
+        values = OmegaConf.to_container(configuration, resolve=False)
+        if not files:
+            return Composed({key: value for key, value in values.items() if key != "hydra"}, {}, frozenset())
+        defaults = hydra.config_loader.compute_defaults_list(files.name or name, words, RunMode.RUN)
+    return Composed(values, values.pop("hydra"), frozenset(defaults.overrides.override_choices))
 
 
 def _put(values: dict[str, Any], names: Sequence[str], value: Any) -> None:
@@ -125,52 +175,68 @@ def _put(values: dict[str, Any], names: Sequence[str], value: Any) -> None:
         values[last] = value
 
 
-@functools.lru_cache(maxsize=256)
-def _compose_groups(name: str, words: tuple[str, ...]) -> dict[str, Any]:
-    """Return what Hydra makes of the files for words that pick groups: a command asks several times for the same."""
-    # Within a sweep, Hydra has another configuration at hand.
-    outer = GlobalHydra.instance().hydra
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            return OmegaConf.to_container(compose(name, overrides=[*_NOTHING_RUNS, *words]), resolve=False)
-    finally:
-        GlobalHydra.instance().clear()
-        if outer is not None:
-            GlobalHydra.instance().initialize(outer)
+def _take_back(values: Any, names: Sequence[str]) -> None:
+    """Remove what files and words before have set below nested names, so that its default counts."""
+    *groups, last = names
+    for group in groups:
+        values = values.get(group) if isinstance(values, dict) else None
+    if isinstance(values, dict):
+        values.pop(last, None)
 
 
-def name_of(word: str) -> str:
-    """Return the setting that a word of a command line is about."""
-    return word.partition("=")[0].lstrip("+~").strip()
+def _resolved(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of files with each reference to another setting in its place; nothing else is looked up."""
+    for name, text in _texts(values):
+        if _RESOLVER.search(text):
+            raise UsageError(
+                f"{name}={text}: a file may refer to another setting, as in ${{model.hidden}}, and to nothing else: what "
+                "the environment or the clock says is given by the command line, where the shell looks it up"
+            )
+        if text == "???":
+            raise UsageError(f"{name}: must be given, as in {name}=...: its file leaves it open (???)")
+    if not any(_REFERENCE.search(text) for _, text in _texts(values)):
+        return values
+    return OmegaConf.to_container(OmegaConf.create(values), resolve=True)
 
 
-def write_word(name: str, value: object) -> str:
-    """Return the word that sets a text, whatever signs it holds; a shell needs `shlex.quote` besides.
-
-    Example:
-        >>> write_word("run_dir", "my runs/1")
-        'run_dir="my runs/1"'
-    """
-    text = str(value)
-    return f"{name}={text}" if _BARE.fullmatch(text) else f"{name}={QuotedString(text, Quote.double).with_quotes()}"
+def _texts(values: Any, within: str = "") -> list[tuple[str, str]]:
+    """Return all texts with their names, also those in lists."""
+    if isinstance(values, str):
+        return [(within, values)]
+    below = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
+    return [text for name, value in below for text in _texts(value, f"{within}.{name}".lstrip("."))]
 
 
-def replace_setting(words: Sequence[str], name: str, value: object) -> list[str]:
-    """Return the words of a command line with another value of one setting."""
-    return [*(word for word in words if name_of(word) != name), write_word(name, value)]
+def _with_targets(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values where `_target_`, as Hydra has it, is the setting `target`; a file may say no more than that."""
+    for group, kind in (("data", "source"), ("model", "name")):
+        own = values.get(group)
+        if isinstance(own, dict) and TARGET in own:
+            target = own.pop(TARGET)
+            if own.setdefault("target", target) != target:
+                raise UsageError(
+                    f"{group}.{TARGET}={target}: {group}.target={own['target']} names another one; leave out one of the two"
+                )
+            own.setdefault(kind, "own")
+    return values
 
 
-def _quote_text(word: str) -> str:
-    """Return a word whose text Hydra would read as its own language in quotes, unless it has them."""
-    name, _, value = word.partition("=")
-    bare = name_of(word) in _TEXTS and value[:1] not in ("'", '"', "") and value != "null"
-    return write_word(name, value) if bare else word
+def _several_values(word: str) -> UsageError:
+    """Return the error about a word with several values, where one is expected."""
+    if number := without_commas(word):
+        return UsageError(
+            f"{word}: expected one value: write the number as {number}; dpgen train -m makes a run for each of several "
+            "values"
+        )
+    return UsageError(
+        f"{word}: expected one value; dpgen train -m makes a run for each of several, and text with commas or brackets "
+        "needs quotes, inside those of the shell"
+    )
 
 
-def _picks(word: str) -> bool:
-    """Return True for a word that picks a file for a group."""
-    return word.partition("=")[0] in GROUPS
+def _picks(word: str, groups: Mapping[str, tuple[str, ...]]) -> bool:
+    """Return True for a word that picks a file for a group, or none."""
+    return name_of(word).partition("@")[0] in groups
 
 
 def _keep_text(values: dict[str, Any], override: Override) -> None:
@@ -185,20 +251,24 @@ def _keep_text(values: dict[str, Any], override: Override) -> None:
         values[last] = as_typed(values[last], text)
 
 
-def _unknown_option(word: str) -> UsageError:
-    near = suggest(word.lstrip("-"), [option.lstrip("-") for option in OPTIONS if len(option) > 2], "--{}", shortened=True)
-    return UsageError(f"unknown option {word!r}: settings are given as NAME=VALUE, as in privacy.epsilon=2{near}")
+def check_word(word: str, groups: Mapping[str, tuple[str, ...]]) -> str:
+    """Return a word as NAME=VALUE or ~NAME, without signs of Hydra's before it, which say what is known anyway.
 
+    Args:
+        groups: all groups, with the names of their files.
 
-def _check_word(word: str) -> str:
-    """Return a word as NAME=VALUE, without signs of Hydra's before it, which say what is known anyway."""
+    Raises:
+        UsageError: for a word of another form, and a name that a group does not have.
+    """
     if word in FLAGS:
         raise UsageError(f"{word}: works only with dpgen train")
     if word.startswith("-"):
-        raise _unknown_option(word)
+        raise unknown_option(word)
+    if takes_back(word):
+        return _check_taken_back(word, groups)
     setting, equals, value = word.lstrip("+").partition("=")
     if setting.startswith("~"):
-        raise UsageError(f"argument {word!r}: expected NAME=VALUE; NAME=null leaves a setting open")
+        raise UsageError(f"argument {word!r}: expected ~NAME alone, which gives a setting its default back")
     if not setting or not equals:
         raise UsageError(f"argument {word!r}: expected NAME=VALUE, as in privacy.epsilon=2")
     if is_for_hydra(word):
@@ -208,36 +278,42 @@ def _check_word(word: str) -> str:
             f"{word}: expected a kind of data, and the file beside it: data=table data.path={value} "
             "data.schema=FILE.schema.yaml"
         )
+    group, at, _ = setting.partition("@")
+    if group in groups and group not in GROUPS:
+        # A person's own, which Hydra adds only where a plus says so.
+        return word
     if setting in GROUPS and (value == "null" or not value.replace("_", "").isalnum()):
         raise UsageError(f"{word}: expected one name, as in data=digits")
-    group, at, _ = setting.partition("@")
     if setting in _CHOSEN or (setting == "privacy.noise" and value == "off"):
         group = setting.partition(".")[0]
         raise UsageError(f"{word}: {group} is chosen as a whole, as in {group}={value if value.isidentifier() else 'NAME'}")
     if at:
         raise UsageError(f"argument {word!r}: expected a name without @, as in {group or 'data'}={value}")
     # Hydra reads inf, nan and 12 as numbers, of which it makes no name.
-    if group in GROUPS:
-        known = sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
-        if value not in known:
-            near = suggest(value, known, f"{group}={{}}", shortened=True)
-            raise UsageError(f"{word}: there is none; expected one of {', '.join(known)}{near}")
+    if group in GROUPS and value not in (known := groups[group]):
+        near = suggest(value, known, f"{group}={{}}", shortened=True)
+        raise UsageError(f"{word}: there is none; expected one of {', '.join(known)}{near}")
     if (why := NEVER.get(setting)) is not None:
         raise UsageError(f"{setting}: {why}")
-    return _quote_text(f"{setting}={value}")
+    return quote_text(f"{setting}={value}")
 
 
-def _without_commas(word: str) -> str:
-    """Return the word with its number as programs write it, or either one that it may be; empty where it is no number."""
-    name, _, value = word.partition("=")
-    if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", value):
-        return f"{name}={value.replace(',', '')}"
-    return f"{name}={value.replace(',', '.')}" if re.fullmatch(r"[+-]?\d+,\d{1,2}", value) else ""
+def _check_taken_back(word: str, groups: Mapping[str, tuple[str, ...]]) -> str:
+    """Return ~NAME, or for a group that a run must have one of, say how another one is taken."""
+    name, equals, _ = word.partition("=")
+    group = name.lstrip("~")
+    if equals or not group or name.count("~") > 1:
+        raise UsageError(f"argument {word!r}: expected ~NAME alone, which gives a setting its default back")
+    if group in GROUPS and group not in _OPTIONAL:
+        raise UsageError(f"{word}: a run has one, and {group}=NAME takes another: {', '.join(groups[group])}")
+    if group in _CHOSEN or is_for_hydra(word):
+        raise UsageError(f"{word}: expected the name of a setting, whose default is given back")
+    return word
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: Exception, files: OwnFiles) -> str:
     """Return a message of Hydra or OmegaConf, without its trace, as one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(error or error.__cause__).splitlines() if line.strip()]
     skipped = ("full_key:", "object_type", "reference_type", "Set the environment", "To append to your config")
     text = " ".join(line for line in lines if not line.startswith(skipped))
     if isinstance(error, OverrideParseException):
@@ -247,56 +323,15 @@ def _explain(error: Exception) -> str:
             f"those of the shell, as in {shlex.quote(write_word(name, value))}"
         )
     if isinstance(error, MissingConfigException):
-        asked = (error.missing_cfg_file or "").replace("/", "=", 1)
-        near = suggest(asked.partition("=")[2], error.options or [], f"{asked.partition('=')[0]}={{}}", shortened=True)
-        return f"{asked}: there is none; expected one of {', '.join(error.options or [])}{near}"
+        asked = error.missing_cfg_file or ""
+        if asked == files.name:
+            return f"--config-name {asked}: {files} has no such file"
+        asked = asked.replace("/", "=", 1)
+        if not error.options:
+            return f"{asked}: {files} has no such file"
+        near = suggest(asked.partition("=")[2], error.options, f"{asked.partition('=')[0]}={{}}", shortened=True)
+        return f"{asked}: there is none; expected one of {', '.join(error.options)}{near}"
     if isinstance(error, ConfigCompositionException) and text.startswith("Could not override"):
         name = text.removeprefix("Could not override").strip(" .'")
         return f"there is no setting {name!r}; all are listed by dpgen train --help"
     return text
-
-
-def expand_grid(words: Sequence[str]) -> tuple[list[list[str]], list[str]]:
-    """Return all combinations, in Hydra's order, and the names of what differs between them.
-
-    Raises:
-        UsageError: for an option, and a word that Hydra cannot read, or would look up.
-    """
-    refuse_interpolations(words)
-    for word in words:
-        if word.startswith("-"):
-            raise _unknown_option(word)
-    try:
-        parsed = [_parse_word(_quote_text(word)) for word in words]
-        choices = [_sweep_words(item) if item.is_sweep_override() else [str(item.input_line)] for item in parsed]
-    except OverrideParseException as error:
-        raise UsageError(f"argument {error.override!r}: cannot be read as a setting or a sweep over one") from None
-    varied = [override.key_or_group for override in parsed if override.is_sweep_override()]
-    if (count := math.prod(map(len, choices))) > _MOST:
-        raise UsageError(f"{' '.join(varied)}: {count:,} combinations; expected {_MOST:,} at most")
-    return [list(combination) for combination in itertools.product(*choices)], varied
-
-
-def _sweep_words(override: Override) -> list[str]:
-    """Return the words that a word with several values stands for."""
-    expected = "expected values in a list, as in seed=1,2,3, or whole numbers in a range, as in 'seed=range(0,3)'"
-    if override.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
-        raise UsageError(f"{override.input_line}: names no values; {expected}")
-    # A range may be longer than memory.
-    values = list(itertools.islice(override.sweep_string_iterator(), _MOST + 1))
-    if not values:
-        raise UsageError(f"{override.input_line}: has no value; {expected}")
-    if len(values) > _MOST:
-        raise UsageError(f"{override.input_line}: more than {_MOST:,} values; expected that many at most")
-    return [f"{override.get_key_element()}={value}" for value in values]
-
-
-def is_for_hydra(word: str) -> bool:
-    """Return True for a word that says how a sweep is started."""
-    return name_of(word).startswith(("hydra.", "hydra/"))
-
-
-def asks_for_selection(argv: Sequence[str]) -> bool:
-    """Return True where the command line asks for the best of several trials."""
-    values = [word.partition("=")[2] for word in argv if name_of(word) == "privacy.selection"]
-    return bool(values) and values[-1] != "null"

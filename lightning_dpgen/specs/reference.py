@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pydantic.fields import FieldInfo
 
 from lightning_dpgen.data.declarations import about, as_text, range_of
-from lightning_dpgen.specs.compose import conf_dir
+from lightning_dpgen.specs.config_files import conf_dir
 from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.privacy import OffSpec, PrivacySpec, PurePrivacySpec
 from lightning_dpgen.specs.run import AuditSpec, RunSpec

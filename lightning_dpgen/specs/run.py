@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.data.declarations import as_text
 from lightning_dpgen.release.publishing.licenses import License
 from lightning_dpgen.release.unit_check import promises_records
-from lightning_dpgen.specs.compose import compose_settings, name_of, refuse_interpolations
+from lightning_dpgen.specs.compose import compose_settings
+from lightning_dpgen.specs.config_files import GROUPS
 from lightning_dpgen.specs.data import AnyData, CustomDataSpec, DataSpec, PublicTableSpec, TableSpec
 from lightning_dpgen.specs.groups import ComputeSpec, DebugSpec, ProjectSpec, SplitSpec, TrainerSpec
 from lightning_dpgen.specs.model import AutoSpec, ModelSpec
 from lightning_dpgen.specs.network import TrainedSpec
+from lightning_dpgen.specs.plain_words import names_a_model
 from lightning_dpgen.specs.privacy import (
     SMALLEST_DELTA,
     AnyPrivacy,
@@ -22,8 +25,9 @@ from lightning_dpgen.specs.privacy import (
     check_budget,
     default_delta,
 )
-from lightning_dpgen.specs.spec import Place, Spec, check_needed, parse, setting, variants
+from lightning_dpgen.specs.spec import Place, Spec, check_needed, declared_settings, parse, setting, variants
 from lightning_dpgen.specs.usage_error import UsageError
+from lightning_dpgen.specs.words import name_of, refuse_interpolations, takes_back
 
 
 class RunSpec(Spec):
@@ -53,6 +57,10 @@ class RunSpec(Spec):
     def with_privacy(self, **values: Any) -> RunSpec:
         """Return the settings with another budget."""
         return self.changed(privacy=self.privacy.changed(**values))
+
+    def asked_for(self) -> dict[str, Any]:
+        """Return the settings that were given or follow from those, by name, but for the folder."""
+        return self.model_dump(by_alias=True, exclude_unset=True, exclude={"run_dir"})
 
 
 class NoNumber(UsageError):
@@ -112,6 +120,7 @@ def load_settings_without_slow_defaults(
     words: Sequence[str], kind: type[RunSpec] = RunSpec, *, given: Mapping[str, Any] | None = None
 ) -> RunSpec:
     """Return the settings without the default that takes a while to import (`with_default_bins`)."""
+    _check_taken_back(words, kind)
     values, named = compose_run(words, kind), {name_of(word) for word in words}
     for name, value in (given or {}).items():
         group, _, last = name.partition(".")
@@ -147,15 +156,9 @@ def compose_run(words: Sequence[str], kind: type[RunSpec] = RunSpec) -> dict[str
     """Return the settings of a run as files and words compose them: of `model=auto` where no word names a model."""
     values = _compose(words, kind)
     data = variants(RunSpec, "data").get((values.get("data") or {}).get("source"))
-    if kind is RunSpec and data is not None and data.chooses_model and not any(map(_names_a_model, words)):
+    if kind is RunSpec and data is not None and data.chooses_model and not names_a_model(words):
         return _compose([*words, "model=auto"], kind)
     return values
-
-
-def _names_a_model(word: str) -> bool:
-    """Return True for a word that names a model, a setting of one, or an experiment, which names one."""
-    name = name_of(word)
-    return name in ("model", "experiment") or name.startswith("model.")
 
 
 def with_default_bins(spec: RunSpec) -> RunSpec:
@@ -229,6 +232,16 @@ def _compose(words: Sequence[str], kind: type[RunSpec | ProjectSpec]) -> dict[st
     return values
 
 
+def _check_taken_back(words: Sequence[str], kind: type[Spec]) -> None:
+    """Refuse ~NAME for what is no setting, and no group."""
+    known = declared_settings(kind)
+    for word in words:
+        if takes_back(word) and "=" not in word and (name := name_of(word)) not in known:
+            if name.partition(".")[0] == name and name in (*GROUPS, *kind.model_fields):
+                continue
+            raise UsageError(f"{word}: there is no setting {name!r}{suggest(name, known, '~{}', shortened=True)}")
+
+
 def _check_seed(spec: RunSpec | ProjectSpec) -> None:
     """Refuse a seed of the noise where it would stand beside a promise of privacy."""
     seed, study = spec.debug.private_seed, spec.privacy.study
@@ -258,6 +271,7 @@ def load_data_settings(words: Sequence[str]) -> DataSpec:
 
 def load_projection_settings(words: Sequence[str]) -> ProjectSpec:
     """Return the settings of a projection; see `load_settings`."""
+    _check_taken_back(words, ProjectSpec)
     spec = parse(ProjectSpec, _compose(words, ProjectSpec))
     check_needed(spec.data, "data")
     if spec.privacy.delta is None:

@@ -298,7 +298,7 @@ def test_a_value_outside_is_refused_or_counted(dpgen, tmp_path):
 
 
 def test_every_source_has_its_file():
-    from lightning_dpgen.specs.compose import conf_dir
+    from lightning_dpgen.specs.config_files import conf_dir
     from lightning_dpgen.specs.groups import ProjectSpec
     from lightning_dpgen.specs.run import RunSpec
     from lightning_dpgen.specs.spec import variants

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from lightning_dpgen.specs.compose import conf_dir
+from lightning_dpgen.specs.config_files import conf_dir
 from lightning_dpgen.specs.run import load_data_settings, load_projection_settings, load_settings
 from lightning_dpgen.specs.usage_error import UsageError
 

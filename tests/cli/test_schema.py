@@ -10,7 +10,7 @@ import pytest
 
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import read_schema
-from lightning_dpgen.specs.compose import write_word
+from lightning_dpgen.specs.words import write_word
 
 FRAME = pd.DataFrame({
     "n": [10707, 20808], "x": [1.2345, None], "day": ["2011-09-08", "2012-01-30"],

@@ -14,7 +14,7 @@ from lightning_dpgen.release.drawing.release import load_release
 from lightning_dpgen.runs import select as selection
 from lightning_dpgen.runs.candidates import read_candidates
 from lightning_dpgen.runs.reporter import SilentReporter
-from lightning_dpgen.specs.compose import asks_for_selection
+from lightning_dpgen.specs.words import asks_for_selection
 from lightning_dpgen.verification.verify import verify
 
 QUICK = [

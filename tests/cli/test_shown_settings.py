@@ -54,7 +54,7 @@ def test_each_job_of_a_grid_is_shown(dpgen):
     assert status == 0 and [one["seed"] for one in found] == [3, 4] and "# job 1: seed=4" in out
 
 
-@pytest.mark.parametrize("words", [["--cfg"], ["--cfg", "all"], ["--cfg", "job", "model.lr=x"]])
+@pytest.mark.parametrize("words", [["--cfg"], ["--cfg", "nosuch"], ["--cfg", "job", "model.lr=x"]])
 def test_a_mistake_is_told_in_place_of_settings(dpgen, words):
     status, out, err = dpgen("train", *words)
     assert status == 2 and not out and len(err.splitlines()) == 1

@@ -9,7 +9,8 @@ import pytest
 from lightning_dpgen.cli.main import COMMANDS
 from lightning_dpgen.common.nearest_word import nearest, suggest_file
 from lightning_dpgen.data.declarations import words_of
-from lightning_dpgen.specs.compose import compose_settings, conf_dir
+from lightning_dpgen.specs.compose import compose_settings
+from lightning_dpgen.specs.config_files import conf_dir
 from lightning_dpgen.specs.run import RunSpec, load_settings_without_slow_defaults
 from lightning_dpgen.specs.spec import declared_settings, parse
 from lightning_dpgen.specs.usage_error import UsageError

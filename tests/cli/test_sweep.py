@@ -63,7 +63,7 @@ def test_the_same_sweep_again_runs_what_is_missing_alone(swept, dpgen, monkeypat
     assert dpgen("train", "-m", *GRID, f"run_dir={root}")[0] == 0 and len(begun) == 1
     before = _certificates(root)
     for number in range(4):
-        sweep.job(sweep.DictConfig({"root": str(root), "job": number}))
+        sweep.job(sweep.DictConfig({"root": str(root), "place": ".", "job": number}))
     assert _certificates(root) == before
     status, _, err = dpgen("train", "-m", *GRID, "seed=1", f"run_dir={root}")
     assert status == 2 and "holds a sweep over other settings" in err

@@ -7,9 +7,10 @@ import pytest
 
 from lightning_dpgen.cli.launch import how_to_go_on
 from lightning_dpgen.runs.run_folder import RunFolder
-from lightning_dpgen.specs.compose import expand_grid, replace_setting, write_word
+from lightning_dpgen.specs.grid import expand_grid
 from lightning_dpgen.specs.run import AuditSpec, load_projection_settings, load_settings
 from lightning_dpgen.specs.usage_error import UsageError
+from lightning_dpgen.specs.words import replace_setting, write_word
 
 HOSTILE = (
     "a b", " a", "'", '"', "'\"", "\\", "a\\", '\\"', "(x)", "[1]", "a,b", "Käse", "~", "~/x", "$", "$HOME", "a=b", "",
@@ -72,7 +73,7 @@ ONE_LINE = {
     "several after a plus": (["++seed=1,2"], r"^seed=1,2: expected one value"),
     "a whole number that is none": (["model.steps=1e3"], r"^model\.steps=1e3: expected a whole number"),
     "the last of two": (["model.steps=5", "model.steps=0"], r"^model\.steps=0: expected a whole number"),
-    "a setting taken away": (["~seed"], "NAME=null leaves a setting open"),
+    "a setting taken away": (["~seed=3"], "gives a setting its default back"),
     "a launcher of no sweep": (["hydra.launcher.n_jobs=4"], "works only with dpgen train -m"),
     "a launcher of no sweep, added": (["+hydra/launcher=joblib"], "works only with dpgen train -m"),
     "a line break": (["privacy.unit='a\nverdict: CONSISTENT'"], r"^privacy\.unit='a\\nverdict.*without control characters"),

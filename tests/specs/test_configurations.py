@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_dpgen.specs.compose import conf_dir
+from lightning_dpgen.specs.config_files import conf_dir
 from lightning_dpgen.specs.settings import load_complete_settings
 
 ROOT = Path(__file__).parents[2]

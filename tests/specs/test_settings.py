@@ -10,7 +10,7 @@ import pytest
 from lightning_dpgen import api
 from lightning_dpgen.data.declarations import range_of
 from lightning_dpgen.runs.table import decay_line
-from lightning_dpgen.specs.compose import conf_dir
+from lightning_dpgen.specs.config_files import conf_dir
 from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.reference import help_of_settings, reference
 from lightning_dpgen.specs.run import AuditSpec, RunSpec
