@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from opacus.optimizers import DPOptimizer
 from torch import Tensor
 
 from lightning_dpgen.gradients.engine_check import check_exact
@@ -569,6 +570,12 @@ def check_optimizers(module: pl.LightningModule, optimizers: list, account: Acco
     """
     private = [o for o in optimizers if isinstance(o, PrivateOptimizer)]
     if not private:
+        if any(isinstance(o, DPOptimizer) for o in optimizers):
+            raise MisconfigurationException(
+                "configure_optimizers returned a DPOptimizer of Opacus, whose noise stands in no ledger, so no account can "
+                "state its epsilon: return PrivateOptimizer(torch.optim.Adam(...), account=account, clipping=...), a "
+                "DPOptimizer with the plan's noise"
+            )
         names = ", ".join(type(o).__name__ for o in optimizers) or "no optimizer"
         raise MisconfigurationException(
             f"configure_optimizers returned {names}, whose steps are not private: wrap the optimizer of what is trained "
