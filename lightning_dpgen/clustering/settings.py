@@ -158,7 +158,7 @@ class SplitSettings:
             raise ValueError("kernel=identity: expected settings.for_layout(layout), which knows how many columns it has")
         counts = 1.0 / (1.0 + math.sqrt(self.space))
         final = StageSpec(
-            FINAL, {"counts": _COUNTS, "means": 1.0 - _COUNTS}, 1, max_noise=n / self.k, share=self.means_share
+            FINAL, {"counts": _COUNTS, "means": 1.0 - _COUNTS}, 1, max_noise=n / self.k, share=self.means_share, n=n
         )
         if not means:
             final = replace(final, noise_shares={"counts": 1.0}, share=_COUNTS * self.means_share)
@@ -168,9 +168,9 @@ class SplitSettings:
         if self.projects or self.start == "mean":
             weights = {"sum": _MEAN, "moments": 1.0 - _MEAN} if self.projects else {"sum": 1.0}
             share = self.moments_share * (1.0 if self.projects else _MEAN)
-            moments = [StageSpec(MOMENTS, weights, 1, max_noise=n, share=share)]
+            moments = [StageSpec(MOMENTS, weights, 1, max_noise=n, share=share, n=n)]
         weights = {"counts": counts, "sums": 1.0 - counts}
-        lloyd = StageSpec(LLOYD, weights, self.iterations, max_noise=n / self.k, share=self.lloyd_share)
+        lloyd = StageSpec(LLOYD, weights, self.iterations, max_noise=n / self.k, share=self.lloyd_share, n=n)
         specs = [*moments, lloyd, final]
         if (together := math.fsum(spec.share for spec in specs)) >= 1.0:
             shares = ", ".join(f"{name}={getattr(self, name):g}" for name in _SHARES)

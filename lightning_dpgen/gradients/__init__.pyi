@@ -2,6 +2,7 @@ from .embedding_gradients import EmbeddingGradients as EmbeddingGradients
 from .engines import term_gradients as term_gradients
 from .micro_batches import MicroBatches as MicroBatches
 from .per_sample_gradients import PerSampleGradients as PerSampleGradients
+from .scopes import LotNorms as LotNorms
 from .terms import DataFree as DataFree
 from .terms import PerGroup as PerGroup
 from .terms import PerRecord as PerRecord

@@ -28,6 +28,10 @@ _LARGEST_FACTOR = 1e20
 _GRID = 2.0**-20
 
 
+# The way to a bound in a loop of one's own.
+_CHOOSE = "rule.bounds(access, lightning_dpgen.gradients.LotNorms([norms]), before), within account.open(...)"
+
+
 class ClippingRule(ABC):
     """A rule that chooses the bounds of a lot, and how a longer gradient is shortened.
 
@@ -70,14 +74,28 @@ class ClippingRule(ABC):
         """
 
     def factors(self, norms: Tensor, bound: float) -> Tensor:
-        """Return the factors (B,) that make no gradient longer than the bound; 0 where a norm is not finite."""
+        """Return the factors (B,) that make no gradient longer than the bound; 0 where a norm is not finite.
+
+        Raises:
+            ValueError: for no bound, as `known` gives it for a rule that chooses it from the norms.
+        """
+        if bound is None:
+            raise ValueError(f"bound=None: {type(self).__name__} chooses it from the noisy norms of a lot: {_CHOOSE}")
         return clip_weights(norms, bound)
+
+
+def _checked(norms: LotNorms) -> LotNorms:
+    """Refuse norms that do not say what they are of."""
+    if not isinstance(norms, LotNorms):
+        raise ValueError(f"norms: a {type(norms).__name__}: expected LotNorms, with a column of norms (B,): {_CHOOSE}")
+    return norms
 
 
 class _Known(ClippingRule):
     """A rule whose bound follows from the number of the lot."""
 
     def bounds(self, access: OpenAccess, norms: LotNorms, before: Sequence[float] | None) -> tuple[float, ...]:
+        norms = _checked(norms)
         return self.ahead(access.number, norms)
 
 
@@ -197,7 +215,7 @@ class DPNorm(ClippingRule):
         return {self.noise: self.share}
 
     def bounds(self, access: OpenAccess, norms: LotNorms, before: Sequence[float] | None) -> tuple[float, ...]:
-        width = self.c_max / math.sqrt(norms.touched) / self.bins
+        width = self.c_max / math.sqrt(_checked(norms).touched) / self.bins
         places = []
         # numpy is quicker for few numbers.
         for j, column in enumerate(norms.columns):
@@ -258,7 +276,7 @@ class Quantile(ClippingRule):
         return {self.noise: self.share}
 
     def bounds(self, access: OpenAccess, norms: LotNorms, before: Sequence[float] | None) -> tuple[float, ...]:
-        current = [self.c / math.sqrt(norms.touched)] * len(norms.columns) if before is None else before
+        current = [self.c / math.sqrt(_checked(norms).touched)] * len(norms.columns) if before is None else before
         # The share that is counted from: half, or the target where the number of rows is not known.
         start = self.target if norms.of_unit and not norms.grouped else 0.5
         # In multiples of the grid a record counts as `above` or as that less a whole, so sums are exact.

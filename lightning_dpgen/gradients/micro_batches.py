@@ -148,6 +148,9 @@ class MicroBatches:
         make: begins anew at each call, and returns the gradients of each part; at least one part (of no records, if there
             are none). Parts are disjoint, and together they are the whole lot.
 
+    Attributes:
+        watch: is given the parts of each pass, which are private, and gives them back one after the other; or None.
+
     Example:
         A lot of some 50 records in parts of at most 8, in a bare loop:
 
@@ -170,6 +173,7 @@ class MicroBatches:
 
     def __init__(self, make: Callable[[], Iterable[PerSampleGradients]], draw: LotId) -> None:
         self._make, self.draw = make, draw
+        self.watch: Callable[[Iterable[PerSampleGradients]], Iterable[PerSampleGradients]] | None = None
         # A pass whose first part was asked for, and that part.
         self._begun: list | None = None
 
@@ -207,7 +211,7 @@ class MicroBatches:
 
     def _pass(self) -> Iterator[PerSampleGradients]:
         rows, most = None, self.draw.units if self.of_unit else self.draw.size
-        for part in self._make():
+        for part in self._make() if self.watch is None else self.watch(self._make()):
             if part.groups is not None:
                 raise ValueError("groups reach over the parts of a lot: take a lot with a per-group term in one piece")
             if part.draw is not self.draw:

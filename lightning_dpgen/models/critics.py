@@ -112,16 +112,21 @@ class StackedCritic(nn.Module):
 
     def loss(self, lot: Lot, noise: Tensor) -> Tensor:
         """Return the loss (B,) of each record; `noise` is its own (B, noise) normal numbers."""
-        losses = self._of_real(self(lot.records, lot.offsets))
+        first, *others = self.loss_parts(lot, noise).values()
+        return sum(others, first)
+
+    def loss_parts(self, lot: Lot, noise: Tensor) -> dict[str, Tensor]:
+        """Return the summands (B,) of the loss of each record by name: of real and generated records, and the penalty."""
+        parts = {"real": self._of_real(self(lot.records, lot.offsets))}
         if not self.noise:
-            return losses
+            return parts
         generated = self._made(lot, noise)
         if self.beside:
-            losses = losses + self._of_made(self(generated, lot.offsets))
+            parts["generated"] = self._of_made(self(generated, lot.offsets))
         if self.kind == "wgan_gp":
             slopes = self.score.slope_of(self._between(generated, lot, noise), lot.offsets)
-            losses = losses + self.penalty * (slopes.square().sum(dim=1).add(_TINY).sqrt() - 1.0).square()
-        return losses
+            parts["penalty"] = self.penalty * (slopes.square().sum(dim=1).add(_TINY).sqrt() - 1.0).square()
+        return parts
 
     def _of_real(self, scores: Tensor) -> Tensor:
         return F.softplus(-scores) if self.kind == "vanilla" else -scores

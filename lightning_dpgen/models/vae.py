@@ -199,13 +199,21 @@ class StackedVAE(nn.Module):
         Args:
             noise: (B, samples latent) normal numbers, a record's own.
         """
+        reconstruction, divergence = self.elbo_parts(lot, noise)
+        return reconstruction + self.beta * divergence
+
+    def elbo_parts(self, lot: Lot, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the negative log likelihood (B,) of each record, and the divergence (B,) of its code from the prior."""
         mean, log_variance = self.encode(lot.records, lot.offsets)
-        deviation, losses = torch.exp(0.5 * log_variance), []
+        deviation, parts = torch.exp(0.5 * log_variance), []
         for normal in noise.split(self.latent, dim=1):
             z = mean + deviation * normal
-            loss = self._reconstruction(lot, self.decode(z, lot.offsets))
-            losses.append(loss + self.beta * self._divergence(z, normal, mean, log_variance))
-        return losses[0] if len(losses) == 1 else torch.stack(losses).mean(dim=0)
+            reconstruction = self._reconstruction(lot, self.decode(z, lot.offsets))
+            parts.append((reconstruction, self._divergence(z, normal, mean, log_variance)))
+        if len(parts) == 1:
+            return parts[0]
+        reconstructions, divergences = (torch.stack(part).mean(dim=0) for part in zip(*parts, strict=True))
+        return reconstructions, divergences
 
     def _reconstruction(self, lot: Lot, logits: Tensor) -> Tensor:
         """Return the negative log likelihood (B,) of each record."""

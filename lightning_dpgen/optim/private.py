@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import torch
 from opacus.optimizers import DPOptimizer
@@ -79,6 +79,23 @@ class _BetweenSteps:
     next: _Step = field(default_factory=_Step)
 
 
+class Watcher(Protocol):
+    """A log that is told of steps; all that is not a bound is private."""
+
+    @property
+    def wanted(self) -> bool:
+        """True if it is to be told of the next step."""
+        ...
+
+    def begin(self, gradients: Sequence[Gradients], rules: Sequence[ClippingRule]) -> tuple[Gradients, ...]:
+        """Take the gradients of the step, and return them; those that are yet to be made may be watched."""
+        ...
+
+    def take(self, bounds: Sequence[Bounds]) -> None:
+        """Take the bounds of the step, which was taken."""
+        ...
+
+
 class PrivateOptimizer(DPOptimizer):
     """A private form of any torch optimizer: it clips by a rule, adds the plan's noise, divides by the expected lot.
 
@@ -108,6 +125,7 @@ class PrivateOptimizer(DPOptimizer):
         noise_multiplier: the merged multiplier of the next step, from the plan; a stock Opacus accountant may charge it,
             unless noise is correlated, where it is that of all steps together.
         last_bound: the public bound C of the last step; a tuple where there are several.
+        watcher: a log that is told of the lots of the steps that it wants; None without one.
 
     Raises:
         ValueError: for an optimizer of Opacus, or one that needs several evaluations a step; if the plan has no such stage,
@@ -177,6 +195,7 @@ class PrivateOptimizer(DPOptimizer):
         self._between_steps = _BetweenSteps()
         self._ahead = StepsAhead()
         self._captures = Captures(self._buffer.flat, self._buffer.views)
+        self.watcher: Watcher | None = None
 
     def _check_sharded(self, embeddings: Sequence[str]) -> None:
         """Refuse what needs whole parameters."""
@@ -193,6 +212,11 @@ class PrivateOptimizer(DPOptimizer):
     def account(self) -> Account:
         """The plan, ledger and private stream."""
         return self._account
+
+    @property
+    def clipping(self) -> tuple[ClippingRule, ...]:
+        """The rules that choose the bounds, one for each term."""
+        return self._rules
 
     @property
     def stage(self) -> str:
@@ -364,7 +388,12 @@ class PrivateOptimizer(DPOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 closure()
-        gradients = self._between_steps.next.gradients
+        handed_over = self._between_steps.next
+        watcher = self.watcher if self.watcher is not None and self.watcher.wanted else None
+        if watcher is not None:
+            # Those of ``grad_sample`` are not shown.
+            handed_over.gradients = watcher.begin(handed_over.gradients or (), self._rules) or None
+        gradients = handed_over.gradients
         if not self.pre_step():
             return None
         if self._update is not None and gradients is not None and isinstance(gradients[0], CapturedGradients):
@@ -373,6 +402,8 @@ class PrivateOptimizer(DPOptimizer):
             with self._stepping():
                 self._torch_optimizer.step()
         self._ahead.end_step(self._buffer.flat.device)
+        if watcher is not None and self._between_steps.bounds is not None:
+            watcher.take(self._between_steps.bounds)
         return None
 
     # A schedule of torch would put a function of its own in the place of `step`, to see whether it was called.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 import warnings
 from collections.abc import Callable
 from functools import cached_property
@@ -17,10 +16,11 @@ from lightning_dpgen.gradients.shards import is_sharded
 from lightning_dpgen.optim.averaging import ParameterAverage
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.automatic_module import AutomaticModule, StepOptions, check_optimizers, check_overrides
-from lightning_dpgen.plugins.lot_log import PUBLIC
+from lightning_dpgen.plugins.lot_log import LotLog
 from lightning_dpgen.plugins.namespaces import Callback, MisconfigurationException, pl, rank_zero_info
 from lightning_dpgen.plugins.private_logs import PrivateLogs, changes_of_logs, close_logs
 from lightning_dpgen.plugins.purchases import Purchases
+from lightning_dpgen.plugins.settings_log import log_settings
 from lightning_dpgen.plugins.trainer_checks import check_sharded, shards_modules, validate_trainer
 from lightning_dpgen.plugins.training_ledger import go_on_from, record_of
 from lightning_dpgen.privacy.account import Account
@@ -36,8 +36,6 @@ LEDGER, AVERAGE, BOUNDS = "lightning_dpgen", "lightning_dpgen_average", "lightni
 PURCHASES = "lightning_dpgen_purchases"
 # The hooks of a module that are extended during a fit.
 _HOOKS = ("on_save_checkpoint", "on_load_checkpoint")
-# Seconds of a fit after which its logs show epsilon by the plan.
-_WORTH_A_CURVE = 30.0
 # Types of whole numbers as wide as those of a tensor.
 _WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -98,7 +96,9 @@ class MomentsAccountant(Callback):
         self.average: ParameterAverage | None = None
         self.complete, self._say = False, say or rank_zero_info
         self._adopted: AutomaticModule | None = None
-        self._alike, self._began = False, 0.0
+        self._alike = False
+        self._log: LotLog | None = None
+        self._without_metric: list[Any] = []
         self._logs: PrivateLogs | None = None
         self._logs_changed: list[int] = []
         self._filters: warnings.catch_warnings | None = None
@@ -135,6 +135,8 @@ class MomentsAccountant(Callback):
             warnings.filterwarnings("ignore", message="Using ModelCheckpoint with manual optimization")
             # The number that a learning rate follows is looked up where it is configured.
             warnings.filterwarnings("ignore", message="The lr scheduler dict contains the key")
+            # The first and the last step have a line.
+            warnings.filterwarnings("ignore", message="The number of training batches .* smaller than the logging interval")
         # Hooks of the module and not of this callback, since Lightning leaves callbacks out of weights-only checkpoints.
         for hook, more in zip(_HOOKS, (self._record, self._go_on), strict=True):
             _extend(module, hook, more)
@@ -177,6 +179,12 @@ class MomentsAccountant(Callback):
         if self._filters is not None:
             self._filters.__exit__(None, None, None)
             self._filters = None
+        if self._log is not None:
+            self._log.end()
+            self._log = None
+        for logger in self._without_metric:
+            logger._default_hp_metric = True
+        self._without_metric = []
         if self._logs is not None:
             self._logs.end()
             self._logs = None
@@ -251,6 +259,7 @@ class MomentsAccountant(Callback):
             optimizer.rehearse()
         if shards_modules(trainer):
             self._sharded = private
+        self._without_metric = log_settings(trainer, module, self.account, self.stage)
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if not isinstance(trainer.train_dataloader, LotLoader):
@@ -260,13 +269,15 @@ class MomentsAccountant(Callback):
                 "poisson_loader(records, account), and the Trainer what it gives"
             )
         trainer.train_dataloader.watched = True
-        self._began = time.monotonic()
+        # Lightning counts steps from 0, and so do the logs of an adopted module.
+        self._log = LotLog(trainer, self.account, self.stage, shift=0 if self._adopted is None else -1)
         # The Trainer has written the hyperparameters since.
         self._close_changed_logs(trainer)
         if self._adopted is not None:
             # A fit that goes on counts from where it was.
             steps = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress.total
             steps.ready = steps.completed = self._count_logs(trainer)
+            self._adopted.log = self._log
             self._adopted.rehearse(trainer.train_dataloader.empty)
 
     def epsilon_at(self, step: int) -> float | None:
@@ -275,7 +286,6 @@ class MomentsAccountant(Callback):
 
     @cached_property
     def _curve(self) -> Curve:
-        # It takes a second or more, so it is computed when it is first shown.
         return self.account.plan.curve(self.stage)
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
@@ -287,9 +297,9 @@ class MomentsAccountant(Callback):
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         if self.account.ranks.size > 1:
             _check_ranks_agree(module, self.account.ranks)
-        if trainer.loggers:
+        if self._log is not None and trainer.loggers:
+            self._log.write()
             self._close_changed_logs(trainer)
-            self._log_epsilon(trainer)
         if self._adopted is not None:
             # Lightning adds the one of this batch.
             self._count_logs(trainer, -1)
@@ -317,15 +327,6 @@ class MomentsAccountant(Callback):
         done = self.account.step_of(self.stage)
         trainer.fit_loop.epoch_loop._batches_that_stepped = done + shift
         return done
-
-    def _log_epsilon(self, trainer: pl.Trainer) -> None:
-        # The curve takes half a second, which makes no difference to a fit of some length.
-        if self.account.private and time.monotonic() - self._began > _WORTH_A_CURVE:
-            step = self.account.plan.stage(self.stage).count - self.account.remaining(self.stage)
-            # Lightning counts steps from 0, and so do the other logs of an adopted module.
-            number = step if self._adopted is None else step - 1
-            for logger in trainer.loggers:
-                logger.log_metrics({f"{PUBLIC}epsilon": self._curve.at(step)}, step=number)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         # One pass over the loader is the whole plan, with or without noise.

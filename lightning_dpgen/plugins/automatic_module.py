@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from opacus.optimizers import DPOptimizer
 from torch import Tensor
 
 from lightning_dpgen.gradients.engine_check import check_exact
@@ -25,7 +26,7 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.plugins.batch_hooks import BatchHooks
 from lightning_dpgen.plugins.kept_values import GrowingLists, refuse_updated_metrics
 from lightning_dpgen.plugins.learning_rates import LearningRates
-from lightning_dpgen.plugins.lot_log import PRIVATE, Pace
+from lightning_dpgen.plugins.lot_log import PRIVATE, LotLog, names_of
 from lightning_dpgen.plugins.namespaces import MisconfigurationException, lightning_class, pl
 from lightning_dpgen.plugins.noisy_metrics import LotMetrics
 from lightning_dpgen.plugins.purchases import Purchases
@@ -112,6 +113,7 @@ class AutomaticModule:
     Attributes:
         average: the average of the trained parameters; None without `StepOptions.averaging`.
         learning_rates: the schedulers of the module.
+        log: the lines of the fit, once training starts.
     """
 
     # Attributes of the instance that hide those of its class for the time of a fit.
@@ -152,8 +154,13 @@ class AutomaticModule:
         self._values: dict[tuple[str, int], tuple[Tensor | float, int]] | None = None
         # Logged values of the part that is computed, a number a row.
         self._of_rows: dict[str, Tensor | float] = {}
-        self._index, self._pace = 0, Pace()
+        self._index = 0
         self._stepping: Any = None
+        # True if this step has a line in the log, and the names of its terms there, by the identity of each.
+        self._has_line, self._names = False, dict[int, str]()
+        self.log: LotLog | None = None
+        # The losses of this step that saw no record, by name.
+        self._seen: dict[str, Tensor] = {}
         module.automatic_optimization = False
         instance: Any = module
         self._log_elsewhere = instance.log
@@ -197,10 +204,12 @@ class AutomaticModule:
                     "Trainer(max_steps=...)"
                 )
             lot = lot.to(module.device, module.dtype)
+            self._has_line, self._seen = self.log is not None and self.log.wanted, {}
             if isinstance(wrapped, list):
                 self._step_each(wrapped, lot)
             else:
-                self._step(wrapped, self._of_losses if self._made_up is None else self._terms(), lot)
+                terms = self._of_losses if self._made_up is None else self._named([self._terms()])[0]
+                self._step(wrapped, terms, lot)
             if self.average is not None:
                 self.average.update()
             if module.trainer.lr_scheduler_configs:
@@ -208,7 +217,9 @@ class AutomaticModule:
             # A hook may have logged beside the parts of the lot.
             self._take_logged(0, 1, None)
             logged, self._values = self._values, None
-            self._write_logs(logged)
+            if self.log is not None and self._has_line:
+                self.log.add(_means(logged))
+                self.log.add_public({name: float(loss) for name, loss in self._seen.items()})
             # A module may change its parameters here (a moving average, a bound of weights), which takes no further record.
             self._after(None, None, self._index)
             if self._purchases is not None:
@@ -223,6 +234,8 @@ class AutomaticModule:
         """Step a private optimizer on a lot."""
         # Lightning's wrapper loses attributes that are written to it; the real optimizer is below.
         self._stepping = wrapped.optimizer
+        if self._has_line and self.log is not None:
+            self.log.terms = [self._names.get(id(term), "") for term in terms if not isinstance(term, DataFree)]
         private, data_free = [], []
         for term in terms:
             if isinstance(term, DataFree):
@@ -238,6 +251,7 @@ class AutomaticModule:
         optimizers = [one.optimizer for one in wrapped]
         of_optimizers = terms_of_each(self._called(self._made_up), len(wrapped))
         check_kinds(optimizers, of_optimizers)
+        of_optimizers = self._named(of_optimizers)
         turn = whose_turn(optimizers, self._index)
         for i, (optimizer, terms) in enumerate(zip(optimizers, of_optimizers, strict=True)):
             with training_alone(self._module, optimizer):
@@ -246,6 +260,27 @@ class AutomaticModule:
                 elif not isinstance(optimizer, PrivateOptimizer):
                     # Below the wrapper: Lightning counts lots.
                     step_public(optimizer, [t for t in terms if isinstance(t, DataFree)])
+
+    def _named(self, of_optimizers: list[list]) -> list[list]:
+        """Return the terms of a step so that those without records show their losses, if it has a line in the log."""
+        terms = [term for of_one in of_optimizers for term in of_one]
+        if not self._has_line or self.log is None or len(terms) == 1:
+            return of_optimizers
+        names = self._names = dict(zip(map(id, terms), names_of(terms), strict=True))
+        for number, of_one in enumerate(of_optimizers):
+            if of_one and len(of_optimizers) > 1:
+                self.log.optimizers[number] = names[id(of_one[0])]
+
+        def seen(term: DataFree) -> DataFree:
+            def loss() -> Tensor:
+                value = term.loss()
+                if isinstance(value, Tensor):
+                    self._seen[names[id(term)]] = value.detach()
+                return value
+
+            return DataFree(loss)
+
+        return [[seen(term) if isinstance(term, DataFree) else term for term in of_one] for of_one in of_optimizers]
 
     def which_see_records(self, empty: Any) -> list[bool]:
         """Return for each of several optimizers whether a term of its sees records.
@@ -320,20 +355,6 @@ class AutomaticModule:
     def _log_all(self, values: Mapping[str, Any], *others: Any, **options: Any) -> None:
         for name, value in values.items():
             self._log(name, value, *others, **options)
-
-    def _write_logs(self, values: dict[tuple[str, int], tuple[Tensor | float, int]]) -> None:
-        trainer: Any = self._module.trainer
-        step = self._account.step_of(self._stage)
-        # Lightning counts steps from 0.
-        if step % trainer.log_every_n_steps == 0:
-            sums: dict[str, list[float]] = {}
-            for (name, _), (value, size) in values.items():
-                total = sums.setdefault(f"{PRIVATE}{name.removeprefix(PRIVATE)}", [0.0, 0.0])
-                total[0] += float(value) * max(size, 1)
-                total[1] += max(size, 1)
-            private = {name: value / size for name, (value, size) in sums.items()} | self._pace.numbers(step)
-            for logger in trainer.loggers:
-                logger.log_metrics(private, step=step - 1)
 
     def rehearse(self, empty: Any) -> None:
         """Check on made-up records that the engine understands the training step; see `check_exact`.
@@ -443,7 +464,6 @@ class AutomaticModule:
     def _of_part(self, term: PerRecord | PerGroup, lot: Lot, number: int) -> PerSampleGradients:
         given = self._engine, self._of_rows, self._options.capture
         gradients = self._stepping.compute_gradients(self._module, term, lot, *given)
-        self._pace.look(gradients)
         if self._lots is not None and isinstance(term, PerRecord):
             self._lots.take(number, self._of_rows, gradients.losses if self._made_up is None else None, lot)
         self._take_logged(number, lot.offsets[-1], lot.slots)
@@ -519,6 +539,16 @@ class AutomaticModule:
         return terms
 
 
+def _means(values: Mapping[tuple[str, int], tuple[Tensor | float, int]]) -> dict[str, float]:
+    """Return the means over a lot of what was logged of its parts, under private names."""
+    sums: dict[str, list[float]] = {}
+    for (name, _), (value, size) in values.items():
+        total = sums.setdefault(f"{PRIVATE}{name.removeprefix(PRIVATE)}", [0.0, 0.0])
+        total[0] += float(value) * max(size, 1)
+        total[1] += max(size, 1)
+    return {name: value / size for name, (value, size) in sums.items()}
+
+
 def _untried(error: Exception) -> ValueError:
     return ValueError(
         f"training_step could not be tried on made-up records ({type(error).__name__}: {error}), and with several "
@@ -540,6 +570,12 @@ def check_optimizers(module: pl.LightningModule, optimizers: list, account: Acco
     """
     private = [o for o in optimizers if isinstance(o, PrivateOptimizer)]
     if not private:
+        if any(isinstance(o, DPOptimizer) for o in optimizers):
+            raise MisconfigurationException(
+                "configure_optimizers returned a DPOptimizer of Opacus, whose noise stands in no ledger, so no account can "
+                "state its epsilon: return PrivateOptimizer(torch.optim.Adam(...), account=account, clipping=...), a "
+                "DPOptimizer with the plan's noise"
+            )
         names = ", ".join(type(o).__name__ for o in optimizers) or "no optimizer"
         raise MisconfigurationException(
             f"configure_optimizers returned {names}, whose steps are not private: wrap the optimizer of what is trained "

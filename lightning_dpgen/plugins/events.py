@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -87,6 +87,11 @@ class PublicEvents(pl.loggers.Logger):
         self._write_summary(_summaries().image(f"{PUBLIC}{name}", picture, dataformats=form), step)
 
     @rank_zero_only
+    def log_bars(self, name: str, values: Sequence[float], step: int) -> None:
+        """Write released numbers of components 0 to k - 1, as a histogram with one bar for each."""
+        self._write_summary(_summaries().histogram_raw(f"{PUBLIC}{name}", **bars(values)), step)
+
+    @rank_zero_only
     def finalize(self, status: str) -> None:
         if self._file is not None:
             self._file.close()
@@ -100,6 +105,25 @@ def _summaries() -> Any:
     from torch.utils.tensorboard import summary
 
     return summary
+
+
+def bars(values: Sequence[float]) -> dict[str, Any]:
+    """Return a histogram with one bar for each value, as TensorBoard's raw histograms take it.
+
+    Example:
+        >>> bars([3.0, 5.0])["bucket_limits"], bars([3.0, 5.0])["bucket_counts"]
+        ([0.5, 1.5], [3.0, 5.0])
+    """
+    places = range(len(values))
+    return {
+        "min": -0.5,
+        "max": len(values) - 0.5,
+        "num": sum(values),
+        "sum": sum(i * value for i, value in zip(places, values, strict=True)),
+        "sum_squares": sum(i * i * value for i, value in zip(places, values, strict=True)),
+        "bucket_limits": [i + 0.5 for i in places],
+        "bucket_counts": list(values),
+    }
 
 
 def _new_file(folder: Path) -> BinaryIO:

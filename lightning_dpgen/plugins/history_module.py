@@ -18,7 +18,7 @@ class HistoryModule(PrivateMixture):
     A record is a person with all rows, so a bound on a record's gradient is one on a person's.
 
     Args:
-        schema, account, clipping, n, k, lr, optimizer, momentum, averaging, micro_batch, bias, seed, log_every: as for
+        schema, account, clipping, n, k, lr, optimizer, momentum, averaging, micro_batch, bias, seed: as for
             `VAE`; k is 1.
         hidden: see `HistoryNetwork`.
     """
@@ -39,7 +39,6 @@ class HistoryModule(PrivateMixture):
         micro_batch: MicroBatch = None,
         bias: str = "means",
         seed: int = 0,
-        log_every: int = 50,
     ) -> None:
         public = torch.Generator().manual_seed(seed)
         super().__init__(
@@ -49,7 +48,6 @@ class HistoryModule(PrivateMixture):
             n=n,
             lr=lr,
             bias=bias,
-            log_every=log_every,
             optimizer=optimizer,
             momentum=momentum,
             averaging=averaging,

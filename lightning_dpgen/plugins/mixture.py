@@ -21,7 +21,8 @@ from lightning_dpgen.models.labelled import without_label
 from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork, Mixture
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import check_noises
-from lightning_dpgen.plugins.lot_log import Pace, lot_numbers
+from lightning_dpgen.plugins.component_log import log_components
+from lightning_dpgen.plugins.lot_log import LotLog
 from lightning_dpgen.plugins.namespaces import MisconfigurationException, pl, warn_of_other_trainers
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import TRAINING
@@ -50,7 +51,6 @@ class PrivateMixture(pl.LightningModule):
         lr: learning rate.
         optimizer, momentum: see `make_optimizer`.
         bias: the start of the components: ``zero``, or the split's noisy cluster means (``means``, ``learned``).
-        log_every: steps between two lines of the log.
         embeddings: names of the further noises of the terms.
         averaging: the part of the average of the network's parameters that stays in a step, from 0, below 1. The average is
             released; 0 releases the parameters themselves. Both are functions of noisy sums (De et al. 2022).
@@ -82,7 +82,6 @@ class PrivateMixture(pl.LightningModule):
         n: int | None = None,
         lr: float,
         bias: str,
-        log_every: int,
         optimizer: str = "adam",
         momentum: float = 0.0,
         embeddings: Sequence[str] = (),
@@ -110,7 +109,7 @@ class PrivateMixture(pl.LightningModule):
         self._optimizer, self._momentum = optimizer, momentum
         # Names are checked before anything is spent.
         self.inner_optimizer([torch.nn.Parameter(torch.zeros(1))])
-        self.bias, self.log_every, self._embeddings = bias, log_every, tuple(embeddings)
+        self.bias, self._embeddings = bias, tuple(embeddings)
         self.register_buffer("weights", torch.zeros(network.k))
         self.register_buffer("means", torch.zeros(network.k, network.schema.layout.width))
         self.register_buffer("noise", torch.zeros(network.k))
@@ -120,8 +119,8 @@ class PrivateMixture(pl.LightningModule):
         self._restored = False
         self._initial: Mixture | None = None
         self._declared: Mapping[str, str] | None = None
-        # The time and the step of the last line of the log.
-        self._pace = Pace()
+        # The losses of the last step that saw no record, by name.
+        self._public_losses: dict[str, torch.Tensor] = {}
 
     @property
     def trained_network(self) -> Any:
@@ -229,6 +228,8 @@ class PrivateMixture(pl.LightningModule):
         self.divide_lots(trainer.train_dataloader.empty)
         split = trainer.datamodule.split
         self.weights.copy_(split.weights)
+        if self.k > 1 and trainer.is_global_zero:
+            log_components(self.loggers, split.clusters, split.weights, self.steps_taken)
         if self.bias != "zero":
             self.means.copy_(split.means)
             self.noise.copy_(split.noise)
@@ -305,9 +306,7 @@ class PrivateMixture(pl.LightningModule):
         def of_part(part: Lot, _: int) -> PerSampleGradients:
             if stepped is None:
                 return term_gradients(network, network.term, part, stream)
-            gradients = stepped.compute_gradients(network, network.term, part)
-            self._pace.look(gradients)
-            return gradients
+            return stepped.compute_gradients(network, network.term, part)
 
         return (self._parts.gradients(lot, of_part, stream),)
 
@@ -336,15 +335,52 @@ class PrivateMixture(pl.LightningModule):
         # Lightning's wrapper loses attributes that are written to it; the real optimizer is below.
         optimizer = wrapped.optimizer
         dtype: Any = self.dtype
+        log: LotLog | None = optimizer.watcher
         for i, lot in enumerate(batch, start=1):
-            gradients = self.gradients(lot.to(self.device, dtype))
-            optimizer.set_gradients(*gradients, data_free=self.data_free())
+            lot = lot.to(self.device, dtype)
+            parts = None
+            if log is not None and log.wanted:
+                parts, log.terms = self._sums_of_parts(lot), self.term_names
+                log.optimizers = list(self.optimizer_names) or log.optimizers
+            optimizer.set_gradients(*self.gradients(lot), data_free=self.data_free())
             # The last step of a batch goes through the wrapper, so that Lightning counts batches.
             (wrapped if i == len(batch) else optimizer).step()
             self.after_step(self.steps_taken)
-            if self.steps_taken % self.log_every == 0:
-                self._log(optimizer, gradients, len(lot))
+            if log is not None and parts is not None:
+                log.add_means(parts, len(lot))
+                log.add_public({name: float(loss) for name, loss in self._public_losses.items()})
         self._refuse_diverged()
+
+    @property
+    def term_names(self) -> tuple[str, ...]:
+        """The names of the terms in a log, in the order of the clipping rules; none for one that needs no name."""
+        return ()
+
+    @property
+    def optimizer_names(self) -> tuple[str, ...]:
+        """The names of the optimizers in a log; none for one."""
+        return ()
+
+    def loss_parts(self, lot: Lot) -> Mapping[str, torch.Tensor]:
+        """Return the parts (B,) of the loss of each record by name, for a log; private. There are none of a loss in one."""
+        return {}
+
+    def _noise_of_log(self, lot: Lot, numbers: int) -> torch.Tensor:
+        """Return normal numbers (B, numbers) for the losses of a log, the same ones each time.
+
+        They are of no stream of the training, which so does not follow from how often there is a log.
+        """
+        dtype: Any = self.dtype
+        return torch.randn(len(lot), numbers, generator=torch.Generator().manual_seed(0)).to(self.device, dtype)
+
+    @torch.no_grad()
+    def _sums_of_parts(self, lot: Lot) -> dict[str, float]:
+        """Return the sums of `loss_parts` over a lot."""
+        sums: dict[str, float] = {}
+        for part in lot.divide(self._parts.count):
+            for name, values in self.loss_parts(part.fetch()).items():
+                sums[name] = sums.get(name, 0.0) + float(values.double().sum())
+        return sums
 
     def _refuse_diverged(self) -> None:
         """Stop a training of which nothing could be released, before more is drawn for it."""
@@ -353,19 +389,6 @@ class PrivateMixture(pl.LightningModule):
                 f"the training has diverged: after step {self.steps_taken:,} parameters are not finite, and there is "
                 f"nothing to release; a learning rate below {self.lr:g} may help"
             )
-
-    def _log(
-        self,
-        optimizer: PrivateOptimizer,
-        gradients: Sequence[PerSampleGradients | MicroBatches | EmbeddingGradients],
-        size: int,
-    ) -> None:
-        if not self.loggers:
-            return
-        values = lot_numbers(gradients, optimizer.last_bound, size, self.account.ranks)
-        values |= self._pace.numbers(self.steps_taken)
-        for logger in self.loggers:
-            logger.log_metrics(values, step=self.steps_taken)
 
     def mixture(self) -> Mixture:
         """Return the mixture as it is now, ready to sample: a copy of its public parts, on the CPU in 32 bits.

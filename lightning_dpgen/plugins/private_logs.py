@@ -36,7 +36,7 @@ class PrivateLogs:
 
     def __init__(self, trainer: pl.Trainer, *, share: bool = False) -> None:
         self._has_warned = False
-        self._services = [] if share else [logger for logger in trainer.loggers if not _is_local(logger)]
+        self._services = [] if share else [logger for logger in trainer.loggers if not is_local(logger)]
         for logger in self._services:
             vars(logger)["log_metrics"] = self._public_only(logger)
         if self._services:
@@ -130,7 +130,8 @@ def _writes_files(logger: Any) -> bool:
     return any(isinstance(logger, classes(name)) for name in _FILES)
 
 
-def _is_local(logger: Any) -> bool:
+def is_local(logger: Any) -> bool:
+    """Return whether a logger writes to this machine alone."""
     # A TensorBoardLogger writes to a bucket, too, and a Trainer has a DummyLogger in a dry run, which writes nothing.
     return type(logger) in classes("loggers.logger.DummyLogger") or (
         (_writes_files(logger) or isinstance(logger, PublicEvents)) and "://" not in str(logger.save_dir or "")

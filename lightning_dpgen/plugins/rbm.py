@@ -16,7 +16,7 @@ class RBM(PrivateMixture):
     """k machines trained together by private persistent contrastive divergence; see `PrivateMixture` and `StackedRBM`.
 
     Args:
-        schema, account, clipping, n, k, lr, optimizer, momentum, micro_batch, bias, seed, log_every: as for `VAE`;
+        schema, account, clipping, n, k, lr, optimizer, momentum, micro_batch, bias, seed: as for `VAE`;
             ``learned`` and ``means`` are the same here, since visible biases are always trained.
         chains: persistent chains of each component, swept once a step.
     """
@@ -37,7 +37,6 @@ class RBM(PrivateMixture):
         micro_batch: MicroBatch = None,
         bias: str = "means",
         seed: int = 0,
-        log_every: int = 50,
     ) -> None:
         public = torch.Generator().manual_seed(seed)
         machine = StackedRBM(schema, k, hidden=hidden, chains=chains, generator=public)
@@ -48,7 +47,6 @@ class RBM(PrivateMixture):
             n=n,
             lr=lr,
             bias=bias,
-            log_every=log_every,
             optimizer=optimizer,
             momentum=momentum,
             micro_batch=micro_batch,

@@ -45,6 +45,10 @@ class PrivateSplitDataModule(pl.LightningDataModule):
         after_access: called when an access of the split is done and kept: a place to stop.
         executor, folder: where the sums of the split are computed; see `private_split`.
 
+    Attributes:
+        split: the split (`Split`: private clusters of the records, public counts and means of the clusters), once
+            `make_split` has made it; None before.
+
     Raises:
         ValueError: for n or block below 1, an n that is not the plan's, or a folder of `keep` that is not there.
         LedgerError: if the plan does not hold the accesses of these settings.

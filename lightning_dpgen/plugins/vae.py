@@ -113,7 +113,6 @@ class VAE(PrivateMixture):
             ``zero`` starts at zero and trains it (the papers).
         divergence: a further, batch-wise term; None for none.
         seed: the public seed of the initial weights.
-        log_every: steps between two private log lines.
     """
 
     released_embedding: Tensor
@@ -148,7 +147,6 @@ class VAE(PrivateMixture):
         bias: str = "means",
         divergence: Divergence | None = None,
         seed: int = 0,
-        log_every: int = 50,
     ) -> None:
         if divergence is not None and not isinstance(divergence, Divergence):
             raise ValueError(
@@ -198,7 +196,6 @@ class VAE(PrivateMixture):
             n=n,
             lr=lr,
             bias=bias,
-            log_every=log_every,
             optimizer=optimizer,
             momentum=momentum,
             averaging=averaging,
@@ -228,6 +225,15 @@ class VAE(PrivateMixture):
             raise MisconfigurationException(
                 f"groups={divergence.groups}: {ranks} devices share them; expected a multiple of {ranks}"
             )
+
+    @property
+    def term_names(self) -> tuple[str, ...]:
+        divergence = self.divergence
+        return () if divergence is None or divergence.released_as == "embedding" else ("negative_elbo", divergence.kind)
+
+    def loss_parts(self, lot: Lot) -> Mapping[str, Tensor]:
+        noise = self._noise_of_log(lot, self.network.samples * self.network.latent)
+        return dict(zip(("reconstruction", "kl"), self.network.elbo_parts(lot, noise), strict=True))
 
     @property
     def whole_lots(self) -> str | None:

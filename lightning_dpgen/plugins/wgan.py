@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from lightning_dpgen.models.critics import StackedCritic
 from lightning_dpgen.models.generators import StackedGenerator
 from lightning_dpgen.plugins.mixture import PrivateMixture
 from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.sampling.lots import Lot
 
 # Means of gradients and squares that Adam keeps, shorter than its own, since the two networks chase each other.
 _BETAS = (0.5, 0.9)
@@ -26,7 +28,7 @@ class WGAN(PrivateMixture):
     Only the critics see records; the generators are trained against released critics, which costs nothing.
 
     Args:
-        schema, account, clipping, n, k, optimizer, momentum, micro_batch, bias, seed, log_every: as for `VAE`; ``learned``
+        schema, account, clipping, n, k, optimizer, momentum, micro_batch, bias, seed: as for `VAE`; ``learned``
             and ``means`` are the same here, since output biases are always trained.
         network, hidden, layers, latent, conditional, sampling: of the generators, see `StackedGenerator`.
         critic: the critics' network, ``dense`` or ``conv``; None for that of the generators, ``dense`` beside ``lstm``.
@@ -73,7 +75,6 @@ class WGAN(PrivateMixture):
         micro_batch: MicroBatch = None,
         bias: str = "means",
         seed: int = 0,
-        log_every: int = 50,
     ) -> None:
         if not 0.0 < weight_bound <= 1.0:
             raise ValueError(f"weight_bound={weight_bound!r}: expected a number above 0, up to 1")
@@ -113,7 +114,6 @@ class WGAN(PrivateMixture):
             n=n,
             lr=lr,
             bias=bias,
-            log_every=log_every,
             optimizer=optimizer,
             momentum=momentum,
             averaging=averaging,
@@ -136,6 +136,17 @@ class WGAN(PrivateMixture):
         if not self._restored:
             self._clamp()
 
+    @property
+    def term_names(self) -> tuple[str, ...]:
+        return ("critic",)
+
+    @property
+    def optimizer_names(self) -> tuple[str, ...]:
+        return "critic", "generator"
+
+    def loss_parts(self, lot: Lot) -> Mapping[str, Tensor]:
+        return self.critic.loss_parts(lot, self._noise_of_log(lot, self.critic.noise))
+
     def data_free(self) -> tuple[DataFree, ...]:
         if self.critic.beside:
             return ()
@@ -154,6 +165,7 @@ class WGAN(PrivateMixture):
         wrapped: Any = self.optimizers()
         optimizer = wrapped[1].optimizer
         loss = self.critic.generator_loss(*self._codes())
+        self._public_losses = {"generator": loss.detach() / self.k}
         parameters = list(self.network.parameters())
         # Written to these alone: the gradients of the critic belong to the private optimizer.
         for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):

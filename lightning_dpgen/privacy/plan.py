@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -408,10 +409,10 @@ class Plan:
         return shortened(max(least, low - (low - lost) % last.multiple))
 
     def curve(self, name: str, points: int = 16) -> Curve:
-        """Return epsilon after each part of stage `name`, with all stages before it, for a progress bar.
+        """Return epsilon after each part of stage `name`, with all stages before it, to be shown while the run goes on.
 
-        The knots are computed before the run; between two of them the later one is shown, so that the display never
-        understates. It is a display of the plan and not an odometer: stopping early does not lower a certificate.
+        It is a display of the plan and not an odometer: stopping early does not lower a certificate. Knots are closer
+        together at the beginning, since epsilon grows about as the root of the number of steps.
         """
         before: list[tuple[Access, int]] = []
         for stage in self.stages:
@@ -419,12 +420,11 @@ class Plan:
                 break
             before.append((stage.access, stage.count))
         stage = self.stage(name)
-        steps = sorted({max(1, round(stage.count * i / points)) for i in range(1, points + 1)})
-        knots = []
-        for count in steps:
-            event = self._up_to([*before, (stage.access, count)])
-            knots.append(self.cost_of(event, interval=1e-3).epsilon)
-        return Curve(tuple(steps), tuple(min(knot, self.epsilon) for knot in knots))
+
+        def after(steps: int) -> float:
+            return min(self.cost_of(self._up_to([*before, (stage.access, steps)]), interval=1e-3).epsilon, self.epsilon)
+
+        return Curve(sorted({max(1, round(stage.count * (i / points) ** 2)) for i in range(1, points + 1)}), after)
 
     def _up_to(self, accesses: list[tuple[Access, int]]) -> dp_accounting.DpEvent:
         """Return the cost of a beginning of the run; a part of the reference stands for accesses that it dominates."""
@@ -437,14 +437,26 @@ class Plan:
         return compose_events([*events[:after], replace(ours, multiplier=1.0 / shift).event])
 
 
-@dataclass(frozen=True)
 class Curve:
-    """Epsilon by the plan at a few step counts, rounded up to the next knot in between."""
+    """Epsilon by the plan at a few step counts, the knots; between two of them the later one stands, never too small.
 
-    steps: tuple[int, ...]
-    epsilons: tuple[float, ...]
+    Epsilon at a knot is computed when it is first asked for, in some milliseconds.
+
+    Args:
+        steps: the knots, ascending.
+        after: returns epsilon after so many steps.
+    """
+
+    def __init__(self, steps: Sequence[int], after: Callable[[int], float]) -> None:
+        self.steps, self._after = tuple(steps), functools.cache(after)
+
+    @property
+    def epsilons(self) -> tuple[float, ...]:
+        """Epsilon at each knot."""
+        return tuple(map(self._after, self.steps))
 
     def at(self, step: int) -> float:
+        """Return epsilon after a step, rounded up to the next knot."""
         if step <= 0:
             return 0.0
-        return self.epsilons[min(bisect.bisect_left(self.steps, step), len(self.steps) - 1)]
+        return self._after(self.steps[min(bisect.bisect_left(self.steps, step), len(self.steps) - 1)])

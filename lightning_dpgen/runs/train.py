@@ -116,7 +116,10 @@ def fit(run: Context, module: PrivateMixture, data: PrivateSplitDataModule, chec
     ]
     if options.previews_every != 0:
         callbacks.append(Previews(options.previews_every or _between_previews(steps)))
-    loggers: list[Any] = [PrivateEvents(folder.private, name="", version=folder.tensorboard.name)]
+    private = PrivateEvents(folder.private, name="", version=folder.tensorboard.name)
+    # They stand in the certificate, too.
+    private.hparams.update(run.settings.dump_public())
+    loggers: list[Any] = [private]
     if account.private:
         loggers.append(PublicEvents(folder.public))
     trainer = pl.Trainer(
@@ -128,6 +131,7 @@ def fit(run: Context, module: PrivateMixture, data: PrivateSplitDataModule, chec
         enable_checkpointing=False,
         enable_model_summary=False,
         enable_progress_bar=run.reporter.bar,
+        log_every_n_steps=options.log_every,
     )
     try:
         with all_needed():

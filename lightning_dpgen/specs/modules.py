@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lightning_dpgen.plugins.vae import Divergence
 
 # Keywords that every module is made with.
-_KEYWORDS = ("n", "k", "bias", "lr", "seed", "log_every")
+_KEYWORDS = ("n", "k", "bias", "lr", "seed")
 
 
 def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
@@ -123,7 +123,6 @@ def make_module(run: RunSpec, schema: Schema, clipping: ClippingRule, account: A
             options["divergence"] = _divergence(spec)
     rules = rules_of(spec, clipping)
     keywords = {"n": run.data.n, "k": run.split.k, "bias": spec.bias, "lr": spec.lr, "seed": run.seed}
-    keywords["log_every"] = run.trainer.log_every
     given = schema, account, rules[0] if len(rules) == 1 else rules
     if isinstance(spec, CustomSpec):
         try:

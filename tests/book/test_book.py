@@ -45,6 +45,14 @@ def test_python_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
         exec(compile(code, f"{page.name}, block {number}", "exec"), names)
 
 
+def test_a_program_of_one_part_is_short():
+    """The page promises it; the module and the records that several of them use are its first block."""
+    programs = _blocks(ROOT / "docs/how_to/one_part_at_a_time.md", "python")[1:]
+    assert len(programs) >= 14
+    for program in programs:
+        assert len([line for line in program.splitlines() if line.strip()]) <= 15, program
+
+
 def _steps(block: str) -> list[tuple[str, str]]:
     """Return the commands of a block, each with the output that the page shows under it."""
     steps = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]

@@ -36,6 +36,6 @@ class Independent(nn.Module):
 class Independents(PrivateMixture):
     """The model that is trained."""
 
-    def __init__(self, schema, account, clipping, *, n, k, bias, lr, seed, log_every, sharpness=1.0):
+    def __init__(self, schema, account, clipping, *, n, k, bias, lr, seed, sharpness=1.0):
         network = Independent(schema, k, sharpness=sharpness)
-        super().__init__(network, account, clipping, n=n, bias=bias, lr=lr, log_every=log_every)
+        super().__init__(network, account, clipping, n=n, bias=bias, lr=lr)

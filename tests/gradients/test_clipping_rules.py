@@ -336,3 +336,13 @@ def test_a_rule_keeps_no_norm_and_is_called_for_a_lot_without_a_record():
     assert len(cap_factors(rule, NORMS_OF_A_LOT[:0], 1.0)) == 0 and len(calls) == 1
     with pytest.raises(ValueError, match=r"_Own.factors sees the norm"):
         cap_factors(rule, NORMS_OF_A_LOT, 1.0)
+
+
+@pytest.mark.parametrize("rule", [DPNorm(c_max=5.0), Quantile(1.0), Fixed(1.0), PerLayer(Fixed(1.0))])
+def test_a_rule_alone_says_what_it_needs(rule):
+    """A loop of one's own hands over norms, and a bound where it has none."""
+    with pytest.raises(ValueError, match=r"norms: a Tensor: expected LotNorms.*rule\.bounds\(access, lightning_dpgen"):
+        rule.bounds(None, torch.rand(4), None)
+    if rule.known(3) is None:
+        with pytest.raises(ValueError, match=rf"bound=None: {type(rule).__name__} chooses it from the noisy norms"):
+            rule.factors(torch.rand(4), rule.known(3))

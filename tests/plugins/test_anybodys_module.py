@@ -13,6 +13,7 @@ from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.utilities.types import LRSchedulerConfig
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -537,7 +538,7 @@ def test_what_a_training_step_logs_is_a_private_mean_over_the_lot(kind, tmp_path
     trainer.fit(kind(account), poisson_loader((x, _records()[1]), account))
     assert account.remaining("training") == 0 and not trainer.callback_metrics
     rows = pandas.read_csv(Path(logger.log_dir) / "metrics.csv")
-    assert rows["step"].tolist() == list(range(2, STEPS, 3)), "as Lightning counts"
+    assert rows["step"].tolist() == [0, *range(2, STEPS, 3)], "as Lightning counts, and the first step"
     assert (rows["private/smallest"] == 5.0).all() and (rows["private/seven"] == 7.0).all()
 
 
@@ -553,14 +554,15 @@ class LoggingUnderAnyName(Stranger):
 
 
 def test_what_a_training_step_logs_is_private_whatever_its_name(tmp_path):
-    """Nothing of it reaches the public file, which is not even begun."""
+    """Nothing of it reaches the public file."""
     account, private = _account(), CSVLogger(tmp_path)
     trainer = _trainer(account, logger=[PublicEvents(tmp_path / "public"), private], log_every_n_steps=3)
     trainer.fit(LoggingUnderAnyName(account), poisson_loader(_records(), account))
     names = [name.removeprefix("private/") for name in LoggingUnderAnyName.NAMES]
     logged = pandas.read_csv(Path(private.log_dir) / "metrics.csv")
     assert {f"private/{name}{too}" for name in names for too in ("", " too")} <= set(logged)
-    assert not (tmp_path / "public").exists()
+    shown = EventAccumulator(str(tmp_path / "public")).Reload().Tags()["scalars"]
+    assert set(shown) == {"public/bound", "public/learning_rate"}
 
 
 def test_a_schedule_of_the_learning_rate_is_followed():

@@ -152,7 +152,7 @@ def _fitted(folder, kind=VAE, **given):
     records = encode_images(
         (RECORDS[:, :16].view(N, 4, 4)).numpy().astype(int), torch.arange(N).remainder(2).numpy(), SCHEMA
     )
-    module = kind(SCHEMA, account, rules, n=N, k=K, hidden=4, log_every=1, **given)
+    module = kind(SCHEMA, account, rules, n=N, k=K, hidden=4, **given)
     trainer = pl.Trainer(
         callbacks=[MomentsAccountant(account)], accelerator="cpu", max_epochs=1, logger=pl.loggers.CSVLogger(folder),
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,

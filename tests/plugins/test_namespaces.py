@@ -128,7 +128,7 @@ def test_a_fit_is_the_same_in_both_namespaces(spaces, tmp_path):
         stories.append(_story(space, tmp_path / name))
     assert stories[0] == stories[1]
     told = {name for _, line in stories[0]["service"] for name in line}
-    assert told == {"public/bias", "epoch"}
+    assert told == {"public/bias", "public/bound", "public/learning_rate", "epoch"}, "the stream is seeded: no epsilon"
     assert len(stories[0]["files"]) >= 3 and not any(stories[0]["files"].values())
     assert {"private/val", "public/bias"} <= set(stories[0]["metrics"])
 

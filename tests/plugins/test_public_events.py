@@ -4,21 +4,17 @@ import socket
 
 import numpy as np
 import pytest
-import torch
-from contracts.threads import together
 from marks import only
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 from tensorboard.compat.proto.event_pb2 import Event
-from torch import nn
 
 from lightning_dpgen.cli.main import main
-from lightning_dpgen.gradients.per_sample_gradients import materialised
 from lightning_dpgen.plugins.events import PublicEvents
-from lightning_dpgen.plugins.lot_log import lot_numbers
 
 # A name that is in the bytes of no picture by chance.
 MACHINE = "name-of-this-machine"
+PUBLIC = ("bound", "epsilon", "learning_rate")
 QUICK = ["model.steps=40", "model.hidden=8", "split.iterations=2", "split.features=16", "rows=50", "trainer.log_every=10"]
 
 
@@ -40,9 +36,11 @@ def run(tmp_path_factory):
 
 def test_the_private_log_has_what_one_wants_to_see(run):
     tags = _events(run / "private").Tags()
-    private = {"lot_size", "loss", "norm", "share_above_bound", "steps_per_second", "share_of_slack"}
-    assert set(tags["scalars"]) == {f"private/{name}" for name in private} | {"public/bound"}
+    private = {"lot_size", "loss", "loss/reconstruction", "loss/kl", "norm", "share_clipped"}
+    private |= {"steps_per_second", "share_of_slack", "memory_gib"}
+    assert set(tags["scalars"]) == {f"private/{name}" for name in private} | {f"public/{name}" for name in PUBLIC}
     assert tags["images"] == ["public/samples"]
+    assert set(tags["histograms"]) == {"private/sizes_of_components", "public/weights_of_components"}
 
 
 def _records(path):
@@ -83,11 +81,13 @@ def test_the_same_events_make_the_same_bytes(tmp_path):
 def test_the_public_log_has_nothing_else(run):
     events = _events(run / "public")
     tags = events.Tags()
-    assert tags["scalars"] == ["public/bound"] and tags["images"] == ["public/samples"]
-    written = [*events.Scalars("public/bound"), *events.Images("public/samples")]
+    assert set(tags["scalars"]) == {f"public/{name}" for name in PUBLIC} and tags["images"] == ["public/samples"]
+    assert tags["histograms"] == ["public/weights_of_components"]
+    written = [*events.Images("public/samples"), *(event for name in tags["scalars"] for event in events.Scalars(name))]
     assert [event.wall_time for event in written] == [event.step for event in written]
     own = _events(run / "private")
-    assert [e.value for e in own.Scalars("public/bound")] == [e.value for e in events.Scalars("public/bound")]
+    for name in tags["scalars"]:
+        assert [e.value for e in own.Scalars(name)] == [e.value for e in events.Scalars(name)]
 
 
 @pytest.mark.parametrize("setting", only(("privacy=off", "debug.private_seed=1"), "privacy=off"))
@@ -104,21 +104,3 @@ def test_what_is_not_public_by_name_is_dropped(tmp_path):
     events.log_picture("samples", np.zeros((4, 4), np.uint8), 7)
     events.finalize("success")
     assert _events(tmp_path / "public").Tags()["scalars"] == ["public/bound"]
-
-
-def test_numbers_are_those_of_the_whole_lot():
-    """Divided among ranks, they are the same."""
-    weight, rows = nn.Parameter(torch.zeros(2)), torch.tensor([[3.0, 4.0], [0.0, 1.0], [0.6, 0.8], [float("nan"), 0.0]])
-
-    def numbers(ranks):
-        mine = rows[ranks.rank :: ranks.size]
-        return lot_numbers([materialised({weight: mine})], 1.5, len(mine), ranks)
-
-    (alone,) = together(1, numbers)
-    assert alone == {
-        "private/lot_size": 4.0,
-        "private/norm": pytest.approx((5 + 1 + 1) / 3),
-        "private/share_above_bound": pytest.approx(1 / 3),
-        "public/bound": 1.5,
-    }
-    assert all(found == pytest.approx(alone) for found in together(2, numbers))

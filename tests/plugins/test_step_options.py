@@ -406,7 +406,8 @@ def test_a_captured_step_logs_what_an_eager_one_does(micro_batch, monkeypatch):
     lines = [[line for line in log.lines if "private/out" in line] for log in logs]
     assert len(lines[0]) > 3 and {"private/loss", "private/size", "private/seven"} < lines[0][-1].keys()
     for own, expected in zip(*lines, strict=True):
-        assert all(line.pop("private/steps_per_second", 1.0) > 0.0 for line in (own, expected))
+        for name in ("private/steps_per_second", "private/memory_gib"):
+            assert all(line.pop(name, 1.0) > 0.0 for line in (own, expected))
         assert 0.0 < own["private/share_of_slack"] < 1e-3
         assert own == pytest.approx(expected, rel=1e-5) and own["private/seven"] == 7.0
     assert len({line["private/out"] for line in lines[0]}) == len(lines[0])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
+from opacus.optimizers import DPOptimizer
 from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from torch import nn
 
@@ -25,6 +26,7 @@ from lightning_dpgen import (
     StageSpec,
     encode_images,
     make_plan,
+    poisson_loader,
 )
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
@@ -224,3 +226,38 @@ def test_records_outside_their_range_are_refused_before_the_split(value):
     chosen = SimpleNamespace(layout=Layout(units=0, groups=(3,)))
     with pytest.raises(BadRecords, match="number of choices"):
         Records(chosen, Encoded(np.zeros((1, 0), np.float32), np.array([[3]])))
+
+
+def test_an_optimizer_with_noise_of_its_own_is_refused():
+    """No account could state the epsilon of noise that is in no ledger."""
+    spec = StageSpec("training", {"gradient": 1.0}, 2, max_noise=50, sampler=Poisson(0.5), n=N)
+    account = Account(make_plan([spec], epsilon=4.0, delta=1e-5))
+
+    class Noisy(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Linear(3, 1)
+
+        def training_step(self, batch, batch_idx):
+            return self.net(batch).mean()
+
+        def configure_optimizers(self):
+            inner = torch.optim.SGD(self.parameters(), lr=0.1)
+            return DPOptimizer(inner, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=30)
+
+    trainer = pl.Trainer(callbacks=[MomentsAccountant(account)], logger=False, enable_checkpointing=False)
+    with pytest.raises(MisconfigurationException, match="DPOptimizer of Opacus, whose noise stands in no ledger"):
+        trainer.fit(Noisy(), poisson_loader(torch.rand(N, 3), account))
+    assert not account.ledger.accesses
+
+
+def test_a_split_alone_knows_its_number_of_records():
+    """The plan of a split is made for it, so the datamodule is not told a second time."""
+    account = Account(make_plan(SPLIT.specs(N), epsilon=4.0, delta=1e-5))
+    assert account.plan.n == N
+    records = encode_images(np.zeros((N, 2, 2), int), None, SCHEMA)
+    datamodule = PrivateSplitDataModule(records, SPLIT, account)
+    datamodule.setup("fit")
+    assert datamodule.split is None and not account.ledger.accesses
+    assert datamodule.make_split() is datamodule.split and datamodule.split.means.shape == (2, 4)
+    account.verify_complete()
