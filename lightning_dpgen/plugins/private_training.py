@@ -13,6 +13,7 @@ import numpy as np
 from torch import nn
 from torch.optim import Optimizer
 
+from lightning_dpgen.common.plain_text import say_steps
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.terms import Views
@@ -71,7 +72,7 @@ class PrivateTraining:
         delta: above 0 and below 1/n.
         sample_rate: the probability with which each record takes part in a step.
         steps: the number of steps. All of them are one epoch of the Trainer; a pass over the
-            records, which counts for schedulers with ``interval="epoch"``, is about 1 / sample_rate steps.
+            records, which counts as an epoch for schedulers with ``interval="epoch"``, is about 1 / sample_rate steps.
         accountant: ``pld``, or ``rdp`` for Renyi moments, which are looser (`make_plan`).
         clipping: a rule of `lightning_dpgen.clipping`; one for each term, where a training step gives several. With a
             ``PerPerson(rule)`` the sum of a person's gradients is clipped.
@@ -125,7 +126,7 @@ class PrivateTraining:
         >>> private = PrivateTraining(torch.rand(100, 3), n=100, epsilon=8, delta=1e-5, sample_rate=0.2, steps=40,
         ...                           clipping=Fixed(1.0))
         >>> private
-        PrivateTraining(n=100, epsilon=8, delta=1e-05, sample_rate=0.2, 0 of 40 steps made)
+        PrivateTraining(n=100, epsilon=8, delta=1e-05, sample_rate=0.2, 0 of 40 steps (8 epochs) made)
         >>> trainer = pl.Trainer(callbacks=[private.callback()])        # doctest: +SKIP
         >>> trainer.fit(model, private.loader())                        # doctest: +SKIP
         >>> private.release(model, "release/")                          # doctest: +SKIP
@@ -243,7 +244,7 @@ class PrivateTraining:
         return (
             f"PrivateTraining(n={plan.n}, epsilon={plan.target_epsilon:g}, delta={plan.delta:g}, "
             f"sample_rate={stage.access.sample_rate:g}, "
-            f"{stage.count - self.account.remaining(TRAINING)} of {stage.count} steps made)"
+            f"{stage.count - self.account.remaining(TRAINING)} of {say_steps(stage.count, stage.access.sample_rate)} made)"
         )
 
     def loader(self, block: int = 1, workers: int = 0) -> LotLoader:
@@ -289,15 +290,15 @@ class PrivateTraining:
         """
         if self._released is not None:
             raise ValueError(f"this training was released before, to {self._released}: copy that folder instead")
-        rest, steps = self.account.remaining(TRAINING), self._stage.count
+        rest, steps, rate = self.account.remaining(TRAINING), self._stage.count, self._stage.access.sample_rate
         if rest == steps:
             raise PlanMismatch(
                 "nothing was trained yet: call fit(model, loader()) with the callback first, and then release"
             )
         if rest:
             raise PlanMismatch(
-                f"{steps - rest} of {steps} steps were made: go on with the fit, or release the weights as they are with "
-                "release_weights(model, private.account, ...), which charges all of the plan"
+                f"{steps - rest:,} of {say_steps(steps, rate)} were made: go on with the fit, or release the weights as "
+                "they are with release_weights(model, private.account, ...), which charges all of the plan"
             )
         # None where an earlier program has fitted it.
         if self._callback.fitted not in (None, model):
