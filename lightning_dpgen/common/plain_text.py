@@ -66,6 +66,31 @@ def say_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
+def say_epochs(steps: float, rate: float) -> str:
+    """Return how many epochs so many steps are: a record is expected once in 1 / `rate` of them.
+
+    Example:
+        >>> say_epochs(2000, 0.00425), say_epochs(40, 0.025), say_epochs(500_000, 0.01)
+        ('8.5 epochs', '1 epoch', '5,000 epochs')
+    """
+    number = steps * rate
+    text = f"{number:,.0f}" if number >= 1000 else f"{number:.3g}"
+    return f"{text} epoch{'s' * (text != '1')}"
+
+
+def say_steps(steps: int, rate: float) -> str:
+    """Return how many steps there are, with their epochs where a step takes a part of the records.
+
+    Args:
+        rate: the probability with which a record takes part in a step.
+
+    Example:
+        >>> say_steps(2000, 0.00425), say_steps(1, 1.0)
+        ('2,000 steps (8.5 epochs)', '1 step')
+    """
+    return say_count(steps, "step") + (f" ({say_epochs(steps, rate)})" if rate < 1.0 else "")
+
+
 def listed(values: Iterable[Any], most: int = 10) -> str:
     """Return names or values as a message lists them: as many as one line has room for, and how many more there are.
 

@@ -453,6 +453,29 @@ class PrivateOptimizer(DPOptimizer):
         step = self._between_steps.next
         step.gradients, step.data_free, step.metrics = gradients, tuple(data_free), metrics
 
+    def set_expected_gradients(self, compute: Callable[[LotId], PerSampleGradients]) -> None:
+        """Take the gradients of the lot that `expect` has named, or of a part of it, for the next `step`.
+
+        Args:
+            compute: computes them for the draw of that lot.
+
+        Raises:
+            LedgerError: if no lot was named since the last step.
+            RuntimeError: for a second backward pass before a step.
+        """
+        step = self._between_steps.next
+        if step.expected is None:
+            raise LedgerError(
+                "no lot was drawn for this batch since the last step: take the loader of "
+                "AccountEngine(account).make_private(...), which draws one for each step. Nothing was charged"
+            )
+        if step.gradients is not None:
+            raise RuntimeError(
+                "a second backward pass before a step: a batch has one loss, and one step; call zero_grad() to begin it "
+                "anew. Nothing was charged"
+            )
+        self.set_gradients(compute(step.expected[0]))
+
     def compute_gradients(
         self,
         network: nn.Module,

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from lightning_dpgen.common.plain_text import say_steps
 from lightning_dpgen.gradients.shards import is_sharded
 from lightning_dpgen.optim.averaging import ParameterAverage
 from lightning_dpgen.optim.private import PrivateOptimizer
@@ -238,10 +239,11 @@ class MomentsAccountant(Callback):
         if self._adopted is None or not self.account.ranks.leads:
             return
         if lost := self.account.ledger.count(self.stage) - self.account.step_of(self.stage):
+            rate = self.account.plan.stage(self.stage).access.sample_rate
             warnings.warn(
-                f"{lost} steps after this checkpoint are paid for, and what they made is lost: the fit makes the "
-                f"{self.account.remaining(self.stage)} that are left, and a schedule of the learning rate stops {lost} "
-                "steps before its end",
+                f"{say_steps(lost, rate)} after this checkpoint are paid for, and what they made is lost: the fit makes "
+                f"{say_steps(self.account.remaining(self.stage), rate)}, which are left, and a schedule of the learning "
+                f"rate stops {lost:,} steps before its end",
                 stacklevel=2,
             )
 

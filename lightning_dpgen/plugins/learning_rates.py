@@ -75,7 +75,7 @@ class LearningRates:
             steps = self._account.plan.stage(self._stage).count
             due = self._counted(config, steps) // config.frequency
             if not due or (self._is_of_torch(scheduler) and len(_try_rates(scheduler, due)) == 1):
-                counted = "steps" if config.interval == "step" else "passes (1 / sample_rate steps each)"
+                counted = "steps" if config.interval == "step" else "epochs (1 / sample_rate steps each)"
                 warnings.warn(
                     f"{type(scheduler).__name__} with interval={config.interval!r}, frequency={config.frequency}: the "
                     f"plan has {self._counted(config, steps)} whole {counted}, in which the learning rate never changes: "

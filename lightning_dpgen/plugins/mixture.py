@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lightning_dpgen.common.plain_text import check_legible
+from lightning_dpgen.common.plain_text import check_legible, say_steps
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.embedding_gradients import EmbeddingGradients
 from lightning_dpgen.gradients.engines import ENGINES, term_gradients
@@ -385,9 +385,10 @@ class PrivateMixture(pl.LightningModule):
     def _refuse_diverged(self) -> None:
         """Stop a training of which nothing could be released, before more is drawn for it."""
         if not all(p.isfinite().all() for network in {self.trained_network, self.network} for p in network.parameters()):
+            rate = self.account.plan.stage(TRAINING).access.sample_rate
             raise Diverged(
-                f"the training has diverged: after step {self.steps_taken:,} parameters are not finite, and there is "
-                f"nothing to release; a learning rate below {self.lr:g} may help"
+                f"the training has diverged: after {say_steps(self.steps_taken, rate)} parameters are not finite, and "
+                f"there is nothing to release; a learning rate below {self.lr:g} may help"
             )
 
     def mixture(self) -> Mixture:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,15 @@ import torch
 from opacus import PrivacyEngine
 from opacus.accountants.accountant import IAccountant
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from lightning_dpgen.gradients.clipping import Fixed
+from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.plugins.opacus_ghost import GhostCriterion, GhostModule
 from lightning_dpgen.plugins.opacus_loader import AccountDataLoader
 from lightning_dpgen.plugins.training_ledger import go_on_from, record_of
 from lightning_dpgen.privacy.account import Account
@@ -26,12 +28,13 @@ from lightning_dpgen.privacy.plan import TRAINING
 
 # The modes that leave the gradient of each record in ``grad_sample``.
 _MODES = ("hooks", "functorch", "ew")
+# The mode in which none is materialised.
+_GHOST = "ghost"
 # The ways to what two arguments of Opacus choose.
 _INSTEAD = {
-    "grad_sample_mode": (
-        "Gradients that are never materialised are those of PrivateTraining, or of term_gradients and "
-        "PrivateOptimizer.set_gradients"
-    ),
+    "grad_sample_mode": "Sharded parameters (FSDP2) are those of PrivateTraining",
+    "criterion": "It is for grad_sample_mode='ghost'; in other modes the loss of the loop is used as it is",
+    **dict.fromkeys(("batch_first", "wrap_model"), "In grad_sample_mode='ghost' records are called for one by one"),
     "clipping": (
         "Bounds are chosen by a rule: pass PrivateOptimizer(..., clipping=PerLayer(Fixed(...))) for each layer, or "
         "Quantile(...) for bounds that follow the norms, and make the plan with the same rule"
@@ -115,11 +118,13 @@ class AccountEngine(PrivacyEngine):
         clipping: str = "flat",
         noise_generator: torch.Generator | None = None,
         grad_sample_mode: str = "hooks",
+        criterion: Callable[..., Tensor] | None = None,
         wrap_model: bool = True,
         rand_on_empty: bool = False,
         **others: Any,
-    ) -> tuple[nn.Module, PrivateOptimizer, DataLoader]:
-        """Return what a loop trains with: module, optimizer and loader, as from Opacus.
+    ) -> tuple[Any, ...]:
+        """Return what a loop trains with: module, optimizer and loader, as from Opacus; before the loader the criterion,
+        where ``grad_sample_mode="ghost"``.
 
         Args:
             module: the network; refused by Opacus' validator if a layer mixes records.
@@ -136,7 +141,10 @@ class AccountEngine(PrivacyEngine):
                 wrong, a gradient depends on the number of others. The sum of a lot is divided by `expected_batch_size` in
                 either case.
             poisson_sampling, clipping, noise_generator, rand_on_empty: their defaults, and nothing else.
-            grad_sample_mode: ``hooks``, ``functorch`` or ``ew``.
+            grad_sample_mode: ``hooks``, ``functorch`` or ``ew``; or ``ghost``, for gradients by the engine of this package
+                (`GhostCriterion`), which are never materialised, of any layer that it takes and of one record at a time.
+            criterion: for ``ghost``, a function of what the module returns and of targets; None takes
+                `nn.CrossEntropyLoss`.
             wrap_model: as for Opacus: False gives hooks in place of a module.
 
         Raises:
@@ -144,13 +152,17 @@ class AccountEngine(PrivacyEngine):
             opacus.validators.errors.UnsupportedModuleError: for a module that Opacus refuses.
             NoiseMissing: if noise of the planned size does not reach each parameter.
         """
+        of_mode: dict[str, tuple] = {"criterion": (criterion, None)}
+        if grad_sample_mode == _GHOST:
+            of_mode = {"batch_first": (batch_first, True), "wrap_model": (wrap_model, True)}
         self._refuse(
             noise_multiplier=(noise_multiplier, None, self.account.plan.stage(self.stage).access.multiplier),
             poisson_sampling=(poisson_sampling, True),
             clipping=(clipping, "flat"),
             noise_generator=(noise_generator, None),
             rand_on_empty=(rand_on_empty, False),
-            grad_sample_mode=(grad_sample_mode, *_MODES),
+            grad_sample_mode=(grad_sample_mode, *_MODES, _GHOST),
+            **of_mode,
             **{name: (value,) for name, value in others.items()},
         )
         alone = not isinstance(module, DifferentiallyPrivateDistributedDataParallel | DistributedDataParallel | FSDPModule)
@@ -159,12 +171,17 @@ class AccountEngine(PrivacyEngine):
                 "module: AccountEngine trains in one process; on several devices use a Trainer with MomentsAccountant and "
                 "poisson_loader"
             )
+        if grad_sample_mode == _GHOST:
+            checked_layers(module)
         optimizer = self._private(optimizer, max_grad_norm, expected_batch_size)
         strangers = {id(p) for p in optimizer.params} - {id(p) for p in module.parameters()}
         if strangers:
             raise ValueError(f"optimizer: {len(strangers)} of its parameters are not of the module")
         loader = AccountDataLoader(data_loader, optimizer, persons=persons, batch_first=batch_first)
         optimizer.rehearse()
+        if grad_sample_mode == _GHOST:
+            ghost = GhostModule(module)
+            return ghost, optimizer, GhostCriterion(ghost, optimizer, criterion or nn.CrossEntropyLoss()), loader
         prepared = self._prepare_model(
             module,
             batch_first=batch_first,

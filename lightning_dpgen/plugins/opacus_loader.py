@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy.planning.stage_spec import warn_of_declared
+from lightning_dpgen.sampling.as_store import store_of
 from lightning_dpgen.sampling.dataset_store import check_map_style, item_of
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import PoissonLots
@@ -46,9 +47,11 @@ class AccountDataLoader(DPDataLoader):
     ) -> None:
         rate = optimizer.account.plan.stage(optimizer.stage).access.sample_rate
         dataset = dataset_of(loader, rate, "data_loader")
-        warn_of_declared(optimizer.account.plan.n, len(dataset))
+        # At the line that calls `AccountEngine.make_private`.
+        warn_of_declared(optimizer.account.plan.n, len(dataset), stacklevel=4)
         # A lot holds positions; the loader fetches the records.
-        lots = PoissonLots(torch.arange(len(dataset)), optimizer.account, stage=optimizer.stage, persons=persons)
+        places = store_of(torch.arange(len(dataset)))
+        lots = PoissonLots(places, optimizer.account, stage=optimizer.stage, persons=persons)
         collate = wrap_collate_with_empty(collate_fn=loader.collate_fn, batch_first=batch_first)
         # The form of a batch, for an empty lot that comes before any other.
         collate.first_batch = _first_batch(loader)

@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lightning_dpgen.common.folders import place_of
+from lightning_dpgen.common.plain_text import say_steps
 from lightning_dpgen.gradients.clipping import ClippingRule
 from lightning_dpgen.gradients.engines import ENGINES
 from lightning_dpgen.gradients.terms import Views
@@ -74,7 +75,7 @@ class PrivateTraining:
         delta: above 0 and below 1/n.
         sample_rate: the probability with which each record takes part in a step.
         steps: the number of steps. All of them are one epoch of the Trainer; a pass over the
-            records, which counts for schedulers with ``interval="epoch"``, is about 1 / sample_rate steps.
+            records, which counts as an epoch for schedulers with ``interval="epoch"``, is about 1 / sample_rate steps.
         stops: numbers of steps, rising and below `steps`, at which the training may end at a smaller epsilon. A fit that
             ends earlier, by a number that the plan paid for or by none of the records, is released at the epsilon of the
             next of these, and never goes on. Each of them costs a little noise (`make_plan`).
@@ -131,7 +132,7 @@ class PrivateTraining:
         >>> private = PrivateTraining(torch.rand(100, 3), n=100, epsilon=8, delta=1e-5, sample_rate=0.2, steps=40,
         ...                           clipping=Fixed(1.0))
         >>> private
-        PrivateTraining(n=100, epsilon=8, delta=1e-05, sample_rate=0.2, 0 of 40 steps made)
+        PrivateTraining(n=100, epsilon=8, delta=1e-05, sample_rate=0.2, 0 of 40 steps (8 epochs) made)
         >>> trainer = pl.Trainer(callbacks=[private.callback()])        # doctest: +SKIP
         >>> trainer.fit(model, private.loader())                        # doctest: +SKIP
         >>> private.release(model, "release/")                          # doctest: +SKIP
@@ -251,7 +252,7 @@ class PrivateTraining:
         return (
             f"PrivateTraining(n={plan.n}, epsilon={plan.target_epsilon:g}, delta={plan.delta:g}, "
             f"sample_rate={stage.access.sample_rate:g}, "
-            f"{stage.count - self.account.remaining(TRAINING)} of {stage.count} steps made)"
+            f"{stage.count - self.account.remaining(TRAINING)} of {say_steps(stage.count, stage.access.sample_rate)} made)"
         )
 
     def loader(self, block: int = 1, workers: int = 0) -> LotLoader:
@@ -298,16 +299,16 @@ class PrivateTraining:
         """
         if self._released is not None:
             raise ValueError(f"this training was released before, to {self._released}: copy that folder instead")
-        rest, steps = self.account.remaining(TRAINING), self._stage.count
+        rest, steps, rate = self.account.remaining(TRAINING), self._stage.count, self._stage.access.sample_rate
         if rest == steps:
             raise PlanMismatch(
                 "nothing was trained yet: call fit(model, loader()) with the callback first, and then release"
             )
         if rest and not self.plan.stops:
             raise PlanMismatch(
-                f"{steps - rest} of {steps} steps were made: go on with the fit, or release the weights as they are with "
-                "release_weights(model, private.account, ...), which charges all of the plan (a plan with stops=[...] "
-                "charges the steps up to the next of these)"
+                f"{steps - rest:,} of {say_steps(steps, rate)} were made: go on with the fit, or release the weights as "
+                "they are with release_weights(model, private.account, ...), which charges all of the plan (a plan with "
+                "stops=[...] charges the steps up to the next of these)"
             )
         # None where an earlier program has fitted it.
         if self._callback.fitted not in (None, model):

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from lightning_dpgen.common import pace
+from lightning_dpgen.common.plain_text import say_steps
 from lightning_dpgen.plugins.accountant import MomentsAccountant
 from lightning_dpgen.plugins.namespaces import pl
 
@@ -23,7 +24,7 @@ class PrivateProgress(pl.callbacks.ProgressBar):
         self._accountant = accountant
         self._stage: pace.Stage | None = None
         self._exits = ExitStack()
-        self._enabled = True
+        self._enabled, self._planned = True, ""
 
     def enable(self) -> None:
         self._enabled = True
@@ -36,7 +37,9 @@ class PrivateProgress(pl.callbacks.ProgressBar):
         if not self._enabled:
             return
         account, name = self._accountant.account, self._accountant.stage
-        total = account.plan.stage(name).count
+        stage = account.plan.stage(name)
+        total = stage.count
+        self._planned = say_steps(total, stage.access.sample_rate)
         self._exits.enter_context(pace.show_progress(sys.stderr, bar=True))
         self._stage = self._exits.enter_context(
             pace.stage(name if account.private else f"{name} (NOT PRIVATE)", total, done=total - account.remaining(name))
@@ -49,7 +52,7 @@ class PrivateProgress(pl.callbacks.ProgressBar):
         if stage is None:
             return
         stage.advance(len(batch))
-        stage.note = f"{stage.done:,} of {stage.total:,} steps"
+        stage.note = f"{stage.done:,} of {self._planned}"
         epsilon = self._accountant.epsilon_at(int(stage.done)) if stage.moving else None
         if epsilon is not None:
             stage.note += f", epsilon {epsilon:.2f} of {self._accountant.account.plan.target_epsilon:g}"

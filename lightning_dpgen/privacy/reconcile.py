@@ -10,6 +10,7 @@ from typing import Any
 
 import dp_accounting
 
+from lightning_dpgen.common.plain_text import say_steps
 from lightning_dpgen.privacy.access import Access
 from lightning_dpgen.privacy.accounting.accountant import Spent
 from lightning_dpgen.privacy.accounting.event_parts import CorrelatedGaussianDpEvent
@@ -61,7 +62,8 @@ def check_complete(plan: Plan, accesses: Sequence[tuple[Access, int]]) -> None:
     for stage in plan.stages if plan.private else ():
         count_made = sum(count for access, count in accesses if access.stage == stage.name)
         if stage.access.sampler.in_turn and count_made != stage.count:
-            raise PlanMismatch(f"stage {stage.name!r}: {count_made} of {stage.count} planned steps were made")
+            planned = say_steps(stage.count, stage.access.sample_rate)
+            raise PlanMismatch(f"stage {stage.name!r}: {count_made} of {planned} that are planned were made")
     if encode(event) != encode(plan.composition):
         raise PlanMismatch(
             "the ledger is not what the plan promised; nothing may be released under this plan.\nplan:   "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from lightning_dpgen.common.plain_text import align_columns, listed
+from lightning_dpgen.common.plain_text import align_columns, listed, say_epochs
 from lightning_dpgen.data.discovery.value_grid import without_level
 from lightning_dpgen.gradients.clipping import ClippingRule, Decay, DPNorm
 from lightning_dpgen.privacy.access import GAUSSIAN, LAPLACE
@@ -19,7 +19,7 @@ _KINDS = {GAUSSIAN: "Gaussian", LAPLACE: "Laplace"}
 _METHODS = {"pld": "privacy loss distributions", "closed form": "closed form", "rdp": "Renyi moments"}
 # The sets of columns that are listed.
 _MOST_SETS = 20
-_HEADER = ("stage", "mechanism", "noise multiplier", "steps", "share", "epsilon alone")
+_HEADER = ("stage", "mechanism", "noise multiplier", "steps", "epochs", "share", "epsilon alone")
 
 
 def budget_table(plan: Plan, *, of_person: bool = False, pure: str = "exponential mechanism") -> str:
@@ -41,8 +41,19 @@ def budget_table(plan: Plan, *, of_person: bool = False, pure: str = "exponentia
         epsilon = plan.cost_of(events[stage.name]).epsilon if plan.private else 0.0
         alone = f"{round_up(epsilon, 4):g}" if plan.private else "none"
         rows.append(
-            (stage.name, sampled, noises if plan.private else "none", f"{stage.count:,}", _percent(stage.share), alone)
+            (
+                stage.name,
+                sampled,
+                noises if plan.private else "none",
+                f"{stage.count:,}",
+                say_epochs(stage.count, access.sample_rate).split()[0],
+                _percent(stage.share),
+                alone,
+            )
         )
+    if all(stage.access.sample_rate == 1.0 for stage in plan.stages):
+        at = _HEADER.index("epochs")
+        rows = [(*row[:at], *row[at + 1 :]) for row in rows]
     return "\n".join([align_columns(rows), "", _total(plan, of_person)])
 
 
@@ -69,8 +80,10 @@ def decay_line(rule: ClippingRule | None, plan: Plan) -> str | None:
     """Return the first and the last bound of a run in which it decays, in words; None where none does."""
     if not isinstance(rule, Decay):
         return None
-    steps = plan.stage(TRAINING).count
-    last, every = rule.known(steps - 1), f"every {rule.every} steps" if rule.every > 1 else "every step"
+    training = plan.stage(TRAINING)
+    epochs = say_epochs(rule.every, training.access.sample_rate)
+    every = f"every {rule.every:,} steps, {epochs}" if rule.every > 1 else "every step"
+    last = rule.known(training.count - 1)
     return f"bound of a gradient: {rule.c:g} at first, {last:.3g} at last (times {rule.factor:.6g} {every}), at no cost"
 
 

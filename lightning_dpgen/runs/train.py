@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from lightning_dpgen.common.plain_text import say_steps
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.passes.kept_records import KeptRecords
@@ -97,7 +98,8 @@ def restore(run: Context, data: PrivateSplitDataModule, module: PrivateMixture) 
             raise LedgerError(f"{path}: refers to lines that the ledger does not hold: some of the ledger is missing")
         done = checkpoint[LEDGER]["done"]
     account.go_on(context.paid_once(account) | done)
-    context.say_plan(run, f" after {done.get('training', 0):,} training steps")
+    rate = account.plan.stage(TRAINING).access.sample_rate
+    context.say_plan(run, f" after {say_steps(done.get(TRAINING, 0), rate)} of the training")
     if path is not None and not account.remaining(TRAINING):
         module.load_state_dict(checkpoint["state_dict"])
     return path

@@ -302,6 +302,9 @@ class PoissonLots:
         persons: np.ndarray | None = None,
     ) -> None:
         self._store = store_of(records)
+        # Callers that hand over a store have warned before anything was begun.
+        if self._store is not records:
+            warn_of_declared(account.plan.n, len(self._store))
         self._person_of = persons_of(self._store, persons, account.plan.max_rows)
         # Positions are drawn in the order of components; `_order` says which record is at each, None if all are in place.
         if clusters is not None and account.plan.stage(stage).access.sampler.in_turn:

@@ -70,7 +70,7 @@ def test_a_run_goes_on_and_becomes_a_release(dpgen, declared, tmp_path):
         assert dpgen(*words)[0] == 130
     patch.undo()
     status, out, err = dpgen(*words)
-    assert status == 0 and "after 1 training steps" in out, err
+    assert status == 0 and "after 1 step" in out, err
     assert dpgen("verify", run / "release")[0] == 0
     certificate = json.loads((run / "release/privacy.json").read_text())
     assert certificate["epsilon"] <= 8.0 and certificate["unit"].startswith("one person")

@@ -109,7 +109,7 @@ def test_a_block_that_is_damaged_in_a_training_costs_no_step_twice(dpgen, words,
     before = len(_accesses(run))
     assert 1 < before < 7 and not (run / "release").exists()
     status, out, err = dpgen(*words)
-    assert status == 0 and f"after {before - 1} training steps" in out, err
+    assert status == 0 and f"after {before - 1} step" in out, err
     assert len(_accesses(run)) == 7 and not (run / "private" / "blocks").exists()
 
 

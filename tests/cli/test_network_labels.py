@@ -146,7 +146,7 @@ def test_a_run_goes_on_between_training_and_label(dpgen, tmp_path, people, monke
     assert _spent(run) == 0
     trained = durable.load(run / "private" / "checkpoint.ckpt", "state_dict")["state_dict"]
     status, out, _ = dpgen("train", *arguments, f"run_dir={run}")
-    assert status == 0 and "after 6 training steps" in out and dpgen("verify", run)[0] == 0
+    assert status == 0 and "after 6 steps" in out and dpgen("verify", run)[0] == 0
     assert _spent(run) == 4 and _certificate(run)["stages"][-2]["event"]["count"] == 6
     # The network is the one that was trained, but for the bias that holds its means.
     released = _weights(run)

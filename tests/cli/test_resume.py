@@ -60,7 +60,7 @@ def test_the_same_command_goes_on(dpgen, run):
     before = _lines(run)
     assert not (run / "release").exists()
     status, out, _ = dpgen("train", *SETTINGS, f"run_dir={run}")
-    assert status == 0 and "after 1 training steps" in out
+    assert status == 0 and "after 1 step (" in out
     assert _lines(run)[: len(before)] == before, "nothing of the ledger is ever taken away"
     certificate = json.loads((run / "release" / "privacy.json").read_text())
     assert certificate["stages"][-1]["event"]["count"] == 12 and certificate["epsilon"] <= 4.0
@@ -228,7 +228,7 @@ def test_a_release_that_could_not_be_written_is_written_later(dpgen, tmp_path, m
     assert status == 2 and "No space left" in _one_line(err) and not (run / "release").exists()
     monkeypatch.undo()
     status, out, _ = dpgen("train", *SETTINGS, f"run_dir={run}")
-    assert status == 0 and "after 12 training steps" in out and dpgen("verify", run / "release")[0] == 0
+    assert status == 0 and "after 12 steps (" in out and dpgen("verify", run / "release")[0] == 0
 
 
 def _as_a_program(arguments, when, which):

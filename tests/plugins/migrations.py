@@ -187,7 +187,6 @@ CASES = {
     "`poisson_sampling=False`": (
         lambda: train(poisson_sampling=False), lambda: train_by_opacus(poisson_sampling=False),
     ),
-    "`grad_sample_mode=\"ghost\"`": (lambda: train(grad_sample_mode="ghost"), None),
     "`clipping=\"per_layer\"`": (
         lambda: train(clipping="per_layer"), lambda: train_by_opacus(clipping="per_layer", max_grad_norm=[1.0] * 4),
     ),

@@ -280,7 +280,10 @@ REFUSED = {
     "poisson_sampling": {"poisson_sampling": False},
     "clipping": {"clipping": "per_layer"},
     "rand_on_empty": {"rand_on_empty": True},
-    "grad_sample_mode": {"grad_sample_mode": "ghost"},
+    "grad_sample_mode": {"grad_sample_mode": "ghost_fsdp"},
+    "criterion": {"criterion": nn.MSELoss()},
+    "batch_first=False: expected True": {"grad_sample_mode": "ghost", "batch_first": False},
+    "wrap_model=False: expected True": {"grad_sample_mode": "ghost", "wrap_model": False},
     "target_unclipped_quantile": {"target_unclipped_quantile": 0.5},
     "is in no ledger": {"optimizer": _stock},
     "another account or stage": {

@@ -30,6 +30,7 @@ from lightning_dpgen import (
     MomentsAccountant,
     PerGroup,
     PerRecord,
+    PoissonLots,
     PrivateOptimizer,
     PrivateSplitDataModule,
     PrivateTraining,
@@ -151,7 +152,9 @@ def test_building_it_spends_nothing_and_shows_no_record():
     private = _private()
     private.loader()
     assert not private.account.ledger.accesses
-    assert repr(private) == "PrivateTraining(n=200, epsilon=8, delta=1e-05, sample_rate=0.2, 0 of 12 steps made)"
+    assert (
+        repr(private) == "PrivateTraining(n=200, epsilon=8, delta=1e-05, sample_rate=0.2, 0 of 12 steps (2.4 epochs) made)"
+    )
 
 
 def test_without_privacy_it_fits_and_the_release_says_so(tmp_path):
@@ -277,7 +280,7 @@ def test_a_release_follows_one_complete_fit_of_one_module(tmp_path):
     with pytest.raises(PlanMismatch, match="nothing was trained yet"):
         private.release(model, tmp_path / "release")
     _trainer(private.callback(), limit_train_batches=1).fit(model, private.loader(block=5))
-    with pytest.raises(PlanMismatch, match="5 of 12 steps were made: go on"):
+    with pytest.raises(PlanMismatch, match=r"5 of 12 steps \(2.4 epochs\) were made: go on"):
         private.release(model, tmp_path / "release")
     with pytest.raises(MisconfigurationException, match="begun with another module"):
         _fitted(private)
@@ -330,6 +333,7 @@ def _datamodule(n):
 WAYS = {
     "PrivateTraining": lambda n: _private(n=n),
     "poisson_loader": lambda n: poisson_loader(RECORDS, _account(n)),
+    "PoissonLots": lambda n: PoissonLots(RECORDS, _account(n)),
     "AccountEngine": _opacus,
     "PrivateSplitDataModule": _datamodule,
 }
@@ -456,7 +460,7 @@ def _interrupted(folder):
 def test_it_goes_on_from_its_ledger(tmp_path):
     _interrupted(tmp_path)
     private = _private(ledger=tmp_path / "ledger")
-    assert repr(private).endswith("4 of 12 steps made)")
+    assert repr(private).endswith("4 of 12 steps (2.4 epochs) made)")
     with pytest.raises(MisconfigurationException, match="ckpt_path="):
         _fitted(private)
     model = Plain()
@@ -795,9 +799,8 @@ def test_it_goes_on_from_any_checkpoint_and_a_release_says_which_weights_it_take
     with pytest.raises(RuntimeError, match="broken"):
         _trainer(private.callback(), checkpoints, Broken(), enable_checkpointing=True).fit(Plain(), private.loader())
     private, model = _private(ledger=tmp_path / "ledger"), Plain()
-    with pytest.warns(
-        UserWarning, match=f"4 steps after this checkpoint are paid for, .*makes the {STEPS - 7} that are left"
-    ):
+    words = rf"4 steps \(0.8 epochs\) after this checkpoint are paid for, .*makes {STEPS - 7} steps \(1 epoch\)"
+    with pytest.warns(UserWarning, match=words):
         _trainer(private.callback()).fit(model, private.loader(), ckpt_path=folder / "step=3.ckpt")
     assert private.account.ledger.count("training") == STEPS, "the steps after the checkpoint stay spent"
 

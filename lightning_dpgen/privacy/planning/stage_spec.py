@@ -195,17 +195,26 @@ def declared_warning(n: int, records: int, *, setting: str = "n", word: str = "r
     """
     if n / _FAR <= records <= n * _FAR:
         return None
-    part = f" (private, stays here: {records:,} {word}{'s take' if records != 1 else ' takes'} part)" if shown else ""
+    part = f": {records:,} {word}{'s take' if records != 1 else ' takes'} part" if shown else ""
+    follows = (
+        "which is too large, so means are too small beside their noise and less is learned"
+        if n > records
+        else "which is too small, so means are too large, as with larger steps, and rate and noise are chosen for fewer"
+    )
     return (
-        f"{setting}={n:,} is far from the number of {word}s{part}: sums are divided by {setting}, so less is learned; it "
-        "must be a public number, not one that is read off the data"
+        f"{setting}={n:,} is far from the number of {word}s (private, stays here{part}): sums are divided by {setting}, "
+        f"{follows}; declare a public number near it, such as one that was published, and none that is read off the data"
     )
 
 
-def warn_of_declared(n: int | None, records: int) -> None:
-    """Warn of a declared number, if there is one, that is far from the number of records that take part."""
+def warn_of_declared(n: int | None, records: int, stacklevel: int = 3) -> None:
+    """Warn of a declared number, if there is one, that is far from the number of records that take part.
+
+    Args:
+        stacklevel: as for `warnings.warn`; 3 names the line that called the caller.
+    """
     if n is not None and (warning := declared_warning(n, records)) is not None:
-        warnings.warn(warning, stacklevel=3)
+        warnings.warn(warning, stacklevel=stacklevel)
 
 
 def expected_lot_size(plan: Plan, stage: str, size: float | None) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning_dpgen.common.plain_text import say_epochs, say_steps
 from lightning_dpgen.privacy.access import dominating_laplace
 from lightning_dpgen.privacy.accounting.epsilon_range import caution, round_up
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
@@ -150,9 +151,10 @@ def _correlated(tree: dict[str, Any]) -> str:
     strategy = tree["strategy"]
     bands, groups = len(strategy["coefficients"]), f"one of {strategy['period']:,} groups in its turn"
     noise = "independent Gaussian noise" if bands == 1 else f"Gaussian noise, correlated over {bands} steps"
+    rate = tree["sampling_probability"] / strategy["period"]
     turns = f"each record of {groups}, with probability {tree['sampling_probability']:.4g}"
     return (
-        f"{strategy['steps']:,} steps with {noise}, multiplier {tree['noise_multiplier']:.4g} at sensitivity "
+        f"{say_steps(strategy['steps'], rate)} with {noise}, multiplier {tree['noise_multiplier']:.4g} at sensitivity "
         f"{tree['sensitivity']:.4g}; {turns}"
     )
 
@@ -222,6 +224,13 @@ def describe_stage(certificate: dict[str, Any], stage: dict[str, Any]) -> str:
     return describe(stage["event"], [own["multiplier"] for own in drawn if own["mechanism"] == NOISY_MAX.name])
 
 
+def _rate_of(tree: dict[str, Any]) -> float | None:
+    """Return the probability with which a record takes part in an event, where each does by itself; else None."""
+    if tree["type"] == "ComposedDpEvent" and tree["events"]:
+        tree = tree["events"][0]
+    return tree["sampling_probability"] if tree["type"] == "PoissonSampledDpEvent" else None
+
+
 def describe(tree: dict[str, Any], choices: Sequence[float] = ()) -> str:
     """Say an event tree in words.
 
@@ -241,7 +250,8 @@ def describe(tree: dict[str, Any], choices: Sequence[float] = ()) -> str:
     if kind == "PoissonSampledDpEvent":
         return f"each record with probability {tree['sampling_probability']:.4g}, {describe(tree['event'], choices)}"
     if kind == "SelfComposedDpEvent":
-        return f"{tree['count']:,} times: {describe(tree['event'], choices)}"
+        epochs = f" ({say_epochs(tree['count'], rate)})" if (rate := _rate_of(tree["event"])) is not None else ""
+        return f"{tree['count']:,} times{epochs}: {describe(tree['event'], choices)}"
     if kind == "CorrelatedGaussianDpEvent":
         return _correlated(tree)
     if kind == "ComposedDpEvent":
