@@ -115,7 +115,7 @@ class AutomaticModule:
     """
 
     # Attributes of the instance that hide those of its class for the time of a fit.
-    _REPLACED = (
+    _REPLACED: tuple[str, ...] = (
         "training_step", "log", "log_dict", "on_train_batch_start", "on_train_batch_end", "configure_optimizers",
     )  # fmt: skip
 
@@ -154,7 +154,7 @@ class AutomaticModule:
         self._of_rows: dict[str, Tensor | float] = {}
         self._index, self._pace = 0, Pace()
         self._stepping: Any = None
-        module.automatic_optimization = False
+        self._was_automatic, module.automatic_optimization = module.automatic_optimization, False
         instance: Any = module
         self._log_elsewhere = instance.log
         instance.log, instance.log_dict = self._log, self._log_all
@@ -180,13 +180,12 @@ class AutomaticModule:
             vars(self._module).pop(name, None)
         vars(self._results).pop("log", None)
         self._hooks.restore()
-        self._module.automatic_optimization = True
+        self._module.automatic_optimization = self._was_automatic
         if self._purchases is not None:
             self._purchases.end()
 
     def __call__(self, batch: LotBatch) -> None:
         module: Any = self._module
-        wrapped = module.optimizers()
         for lot in batch:
             self._values, self._index = {}, self._account.step_of(self._stage)
             if self._lots is not None:
@@ -196,15 +195,9 @@ class AutomaticModule:
                     "on_train_batch_start returned -1, which ends an epoch: a fit ends with the last planned step, or with "
                     "Trainer(max_steps=...)"
                 )
-            lot = lot.to(module.device, module.dtype)
-            if isinstance(wrapped, list):
-                self._step_each(wrapped, lot)
-            else:
-                self._step(wrapped, self._of_losses if self._made_up is None else self._terms(), lot)
+            self._step_on(lot.to(module.device, module.dtype))
             if self.average is not None:
                 self.average.update()
-            if module.trainer.lr_scheduler_configs:
-                self.learning_rates.step()
             # A hook may have logged beside the parts of the lot.
             self._take_logged(0, 1, None)
             logged, self._values = self._values, None
@@ -218,6 +211,17 @@ class AutomaticModule:
             # A batch ends where the Trainer ends the fit: a lot that is not drawn costs nothing.
             if 0 <= module.trainer.max_steps <= module.trainer.global_step:
                 break
+
+    def _step_on(self, lot: Lot) -> None:
+        """Make all steps of a lot, of one optimizer or several, and of their schedules."""
+        module: Any = self._module
+        wrapped = module.optimizers()
+        if isinstance(wrapped, list):
+            self._step_each(wrapped, lot)
+        else:
+            self._step(wrapped, self._of_losses if self._made_up is None else self._terms(), lot)
+        if module.trainer.lr_scheduler_configs:
+            self.learning_rates.step()
 
     def _step(self, wrapped: Any, terms: list, lot: Lot) -> None:
         """Step a private optimizer on a lot."""
@@ -246,6 +250,10 @@ class AutomaticModule:
                 elif not isinstance(optimizer, PrivateOptimizer):
                     # Below the wrapper: Lightning counts lots.
                     step_public(optimizer, [t for t in terms if isinstance(t, DataFree)])
+
+    def check_schedules(self) -> None:
+        """Try the schedules of the learning rate over the plan."""
+        self.learning_rates.check(self.bought)
 
     def which_see_records(self, empty: Any) -> list[bool]:
         """Return for each of several optimizers whether a term of its sees records.
@@ -321,11 +329,16 @@ class AutomaticModule:
         for name, value in values.items():
             self._log(name, value, *others, **options)
 
+    def _is_logged(self, step: int) -> bool:
+        """Return whether what is logged in a step, of which the first is 1, is written."""
+        trainer: Any = self._module.trainer
+        return step % trainer.log_every_n_steps == 0
+
     def _write_logs(self, values: dict[tuple[str, int], tuple[Tensor | float, int]]) -> None:
         trainer: Any = self._module.trainer
         step = self._account.step_of(self._stage)
         # Lightning counts steps from 0.
-        if step % trainer.log_every_n_steps == 0:
+        if self._is_logged(step):
             sums: dict[str, list[float]] = {}
             for (name, _), (value, size) in values.items():
                 total = sums.setdefault(f"{PRIVATE}{name.removeprefix(PRIVATE)}", [0.0, 0.0])
