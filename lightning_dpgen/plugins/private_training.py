@@ -63,6 +63,9 @@ class PrivateTraining:
     `steps` is the number of all of them. The others step beside each lot as they are, or not at all where their entry is
     None. All private ones have the same noise and `clipping`.
 
+    A module with ``automatic_optimization=False`` trains as it stands, and `steps` is the number of those of its steps that
+    see records (`ManualModule`).
+
     Args:
         records: tensors, arrays, a CSR matrix, columns, a Dataset or a list of items, as for `poisson_loader`. Or a
             LightningDataModule, which is prepared and set up: the data set, `collate_fn` and workers of its
