@@ -37,7 +37,7 @@ from lightning_dpgen.plugins.manual_runs import (
     frozen_as_before,
     other_steps,
 )
-from lightning_dpgen.plugins.namespaces import pl
+from lightning_dpgen.plugins.namespaces import MisconfigurationException, pl
 from lightning_dpgen.plugins.purchases import Purchases
 from lightning_dpgen.plugins.record_trace import lasting_tensors, numbers_of
 from lightning_dpgen.plugins.several_optimizers import in_terms, parameters_of, training_alone
@@ -340,7 +340,7 @@ class ManualModule(AutomaticModule):
                 self._first.append(self._find_steps(len(self._first)))
                 waiting -= {step.number for step in self._first[-1].steps if not step.is_rate}
             if waiting:
-                raise ValueError(
+                raise MisconfigurationException(
                     f"automatic_optimization=False, and training_step makes no step of optimizer {min(waiting)} in its "
                     f"first {_CALLS} calls: expected self.manual_backward(loss) and a step() of what self.optimizers() "
                     "gives, or automatic_optimization left out and the loss returned"
@@ -353,7 +353,7 @@ class ManualModule(AutomaticModule):
             )
             refusal.add_note(self._in_terms())
             raise refusal from error
-        except ValueError as error:
+        except (ValueError, MisconfigurationException) as error:
             error.add_note(self._in_terms())
             raise
         finally:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from lightning_dpgen import DataFree, Fixed, PerRecord, PrivateTraining, verify
 from lightning_dpgen.gradients.isolation.hidden import is_hidden
+from lightning_dpgen.plugins.noisy_metrics import NoisyMetrics
 from lightning_dpgen.plugins.record_trace import RecordTrace
 from lightning_dpgen.privacy.noise.stream import PrivateStream
 
@@ -346,6 +347,19 @@ def test_what_is_logged_behind_a_step_is_there_and_what_made_up_records_gave_is_
     place = text[0].split(",").index("private/mean")
     assert rows is None and len(text) == STEPS + 1
     assert all(abs(float(line.split(",")[place]) - float(5.0 + RECORDS.mean())) < 1e-3 for line in text[1:])
+
+
+def test_a_number_that_is_logged_behind_a_step_can_be_bought():
+    private = PrivateTraining(RECORDS, metrics=NoisyMetrics({"critic": (0.0, 5.0)}, share=0.2, every=3), **SETTINGS)
+    trainer = pl.Trainer(callbacks=[private.callback()], accelerator="cpu", **QUIET)
+    trainer.fit(ZeroBefore(), private.loader())
+    assert private.account.finished
+    assert 0.0 < float(trainer.callback_metrics["public/critic_error"]) < math.inf
+
+
+def test_the_loss_of_one_of_several_steps_cannot_be_bought():
+    with pytest.raises(ValueError, match=r"bounds\['loss'\]: training_step logs nothing by that name"):
+        _fitted(ZeroBefore(), metrics=NoisyMetrics({"loss": (0.0, 5.0)}))
 
 
 def _changed(step, **methods):
