@@ -299,13 +299,14 @@ def _compare_pairs(term: PerRecord, lot: Lot, noise: Tensor, alone: Tensor, tole
         losses = term.loss(Lot(records, (0, 2)), own)
         return losses if isinstance(losses, Tensor) and losses.dim() == 0 else check_losses(losses, 2)
 
-    with torch.no_grad():
-        pairs = Isolation(len(lot)).run(of_two, tree_map(paired, lot.records), paired(noise)).double()
+    # Gradients are there for a loss that takes some by itself.
+    with torch.enable_grad():
+        pairs = Isolation(len(lot)).run(of_two, tree_map(paired, lot.records), paired(noise)).detach().double()
     alone = alone.double()
     allowed = tolerance * (alone.abs().amax() + 1e-9)
     if pairs.dim() == 1:
-        with torch.no_grad():
-            copies = Isolation(len(lot)).run(of_two, tree_map(copied, lot.records), copied(noise)).double()
+        with torch.enable_grad():
+            copies = Isolation(len(lot)).run(of_two, tree_map(copied, lot.records), copied(noise)).detach().double()
         mixed = _mixed_scalars(pairs, copies, alone, allowed)
     else:
         beside = torch.stack([pairs[:, 0], pairs[:, 1].roll(1, dims=0)])

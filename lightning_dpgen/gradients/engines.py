@@ -108,7 +108,7 @@ def _ghost_gradients(
                 stacklevel=2,
             )
 
-    isolation = Isolation(size, lot.offsets, groups)
+    isolation = Isolation(size, lot.offsets, groups, takes_gradients=False)
     offsets, hidden = HiddenOffsets(isolation), () if groups is None else (HiddenGroups(isolation, groups),)
     tape = Tape(isolation, RULES, say)
 

@@ -168,7 +168,7 @@ class Tape:
         if self._received is None:
             raise RuntimeError(
                 "this loss takes a gradient by itself (autograd.grad, backward), and how that depends on the parameters is "
-                "not seen: write that gradient out, or use torch.func.grad for it and engine='func'"
+                "not seen: use engine='func' for torch.autograd.grad, or write that gradient out"
             )
         # It is not kept, nor are the layer's inputs: those of all layers together would be most of a step's memory.
         self._received[place], self._notes[place] = list(self._notes[place](gradient)), _refuse_second

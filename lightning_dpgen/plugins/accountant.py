@@ -110,7 +110,7 @@ class MomentsAccountant(Callback):
 
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":
-            validate_trainer(trainer, self.account, self.stage)
+            validate_trainer(trainer, self.account, self.stage, steps_itself=self._kind_of(module) is None)
             self._check_options(trainer)
             try:
                 self.account.join(Ranks.join())
@@ -123,8 +123,8 @@ class MomentsAccountant(Callback):
             self._begin_fit(trainer, module)
 
     def _begin_fit(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if module.automatic_optimization:
-            self._adopted = AutomaticModule(
+        if (kind := self._kind_of(module)) is not None:
+            self._adopted = kind(
                 module, self.account, self.stage, self._engine, self._options, lambda: self.after_last_step(module),
                 self._purchases,
             )  # fmt: skip
@@ -144,6 +144,10 @@ class MomentsAccountant(Callback):
         if shards_modules(trainer):
             strategy: Any = trainer.strategy
             strategy.load_checkpoint = functools.partial(self._load, strategy.load_checkpoint)
+
+    def _kind_of(self, module: pl.LightningModule) -> type[AutomaticModule] | None:
+        """Return how a module is adopted; None for one whose steps are its own."""
+        return AutomaticModule if module.automatic_optimization else None
 
     def _load(self, load: Callable[..., dict[str, Any]], *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Load a checkpoint of shards, whose optimizers need a state before."""
@@ -254,7 +258,7 @@ class MomentsAccountant(Callback):
         check_optimizers(module, trainer.optimizers, self.account, self.stage, adopted=self._adopted is not None)
         if self._adopted is not None:
             check_overrides(module)
-            self._adopted.learning_rates.check(self._adopted.bought)
+            self._adopted.check_schedules()
         check_sharded(trainer, module)
         private = [optimizer for optimizer in trainer.optimizers if isinstance(optimizer, PrivateOptimizer)]
         for optimizer in private:

@@ -117,7 +117,7 @@ class AutomaticModule:
     """
 
     # Attributes of the instance that hide those of its class for the time of a fit.
-    _REPLACED = (
+    _REPLACED: tuple[str, ...] = (
         "training_step", "log", "log_dict", "on_train_batch_start", "on_train_batch_end", "configure_optimizers",
     )  # fmt: skip
 
@@ -161,7 +161,7 @@ class AutomaticModule:
         self.log: LotLog | None = None
         # The losses of this step that saw no record, by name.
         self._seen: dict[str, Tensor] = {}
-        module.automatic_optimization = False
+        self._was_automatic, module.automatic_optimization = module.automatic_optimization, False
         instance: Any = module
         self._log_elsewhere = instance.log
         instance.log, instance.log_dict = self._log, self._log_all
@@ -187,13 +187,12 @@ class AutomaticModule:
             vars(self._module).pop(name, None)
         vars(self._results).pop("log", None)
         self._hooks.restore()
-        self._module.automatic_optimization = True
+        self._module.automatic_optimization = self._was_automatic
         if self._purchases is not None:
             self._purchases.end()
 
     def __call__(self, batch: LotBatch) -> None:
         module: Any = self._module
-        wrapped = module.optimizers()
         for lot in batch:
             self._values, self._index = {}, self._account.step_of(self._stage)
             if self._lots is not None:
@@ -203,17 +202,10 @@ class AutomaticModule:
                     "on_train_batch_start returned -1, which ends an epoch: a fit ends with the last planned step, or with "
                     "Trainer(max_steps=...)"
                 )
-            lot = lot.to(module.device, module.dtype)
             self._has_line, self._seen = self.log is not None and self.log.wanted, {}
-            if isinstance(wrapped, list):
-                self._step_each(wrapped, lot)
-            else:
-                terms = self._of_losses if self._made_up is None else self._named([self._terms()])[0]
-                self._step(wrapped, terms, lot)
+            self._step_on(lot.to(module.device, module.dtype))
             if self.average is not None:
                 self.average.update()
-            if module.trainer.lr_scheduler_configs:
-                self.learning_rates.step()
             # A hook may have logged beside the parts of the lot.
             self._take_logged(0, 1, None)
             logged, self._values = self._values, None
@@ -229,6 +221,18 @@ class AutomaticModule:
             # A batch ends where the Trainer ends the fit: a lot that is not drawn costs nothing.
             if 0 <= module.trainer.max_steps <= module.trainer.global_step:
                 break
+
+    def _step_on(self, lot: Lot) -> None:
+        """Make all steps of a lot, of one optimizer or several, and of their schedules."""
+        module: Any = self._module
+        wrapped = module.optimizers()
+        if isinstance(wrapped, list):
+            self._step_each(wrapped, lot)
+        else:
+            terms = self._of_losses if self._made_up is None else self._named([self._terms()])[0]
+            self._step(wrapped, terms, lot)
+        if module.trainer.lr_scheduler_configs:
+            self.learning_rates.step()
 
     def _step(self, wrapped: Any, terms: list, lot: Lot) -> None:
         """Step a private optimizer on a lot."""
@@ -281,6 +285,10 @@ class AutomaticModule:
             return DataFree(loss)
 
         return [[seen(term) if isinstance(term, DataFree) else term for term in of_one] for of_one in of_optimizers]
+
+    def check_schedules(self) -> None:
+        """Try the schedules of the learning rate over the plan."""
+        self.learning_rates.check(self.bought)
 
     def which_see_records(self, empty: Any) -> list[bool]:
         """Return for each of several optimizers whether a term of its sees records.

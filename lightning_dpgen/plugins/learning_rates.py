@@ -61,17 +61,11 @@ class LearningRates:
         Raises:
             MisconfigurationException: for a scheduler that fails within the plan, or follows a number that is not bought.
         """
+        self.check_plateaus(bought)
         for config in self._configs:
             scheduler = config.scheduler
             if isinstance(scheduler, ReduceLROnPlateau):
-                monitor = self._monitors.get(id(scheduler))
-                if monitor in bought:
-                    continue
-                known = f"one of {', '.join(sorted(bought))}" if bought else "a number that metrics=NoisyMetrics(...) buys"
-                raise MisconfigurationException(
-                    f"a learning rate that follows a plateau (ReduceLROnPlateau, monitor={monitor!r}) would follow private "
-                    f"numbers, whose cost is in no plan: take a schedule of steps, or for monitor {known}"
-                )
+                continue
             steps = self._account.plan.stage(self._stage).count
             due = self._counted(config, steps) // config.frequency
             if not due or (self._is_of_torch(scheduler) and len(_try_rates(scheduler, due)) == 1):
@@ -81,6 +75,17 @@ class LearningRates:
                     f"plan has {self._counted(config, steps)} whole {counted}, in which the learning rate never changes: "
                     "return a schedule that changes it within them ({'scheduler': ..., 'interval': 'step'} counts steps)",
                     stacklevel=2,
+                )
+
+    def check_plateaus(self, bought: Collection[str] = ()) -> None:
+        """Refuse a scheduler that follows a number which is not bought; see `check`."""
+        for scheduler in [config.scheduler for config in self._configs]:
+            monitor = self._monitors.get(id(scheduler))
+            if isinstance(scheduler, ReduceLROnPlateau) and monitor not in bought:
+                known = f"one of {', '.join(sorted(bought))}" if bought else "a number that metrics=NoisyMetrics(...) buys"
+                raise MisconfigurationException(
+                    f"a learning rate that follows a plateau (ReduceLROnPlateau, monitor={monitor!r}) would follow private "
+                    f"numbers, whose cost is in no plan: take a schedule of steps, or for monitor {known}"
                 )
 
     def step(self) -> None:

@@ -21,9 +21,10 @@ from lightning_dpgen.gradients.terms import Views
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.plugins.accountant import MomentsAccountant
-from lightning_dpgen.plugins.automatic_module import StepOptions
+from lightning_dpgen.plugins.automatic_module import AutomaticModule, StepOptions
 from lightning_dpgen.plugins.hydra_sweep import SweepList
 from lightning_dpgen.plugins.learning_rates import parts_of
+from lightning_dpgen.plugins.manual_module import ManualModule
 from lightning_dpgen.plugins.namespaces import MisconfigurationException, classes, pl
 from lightning_dpgen.plugins.noisy_metrics import NoisyMetrics
 from lightning_dpgen.plugins.private_validation import PrivateValidation
@@ -65,6 +66,9 @@ class PrivateTraining:
     ones. Optimizers with a term of records are made private and take turns at the lots, so that each lot pays for one step;
     `steps` is the number of all of them. The others step beside each lot as they are, or not at all where their entry is
     None. All private ones have the same noise and `clipping`.
+
+    A module with ``automatic_optimization=False`` trains as it stands, and `steps` is the number of those of its steps that
+    see records (`ManualModule`).
 
     Args:
         records: tensors, arrays, a CSR matrix, columns, a Dataset or a list of items, as for `poisson_loader`. Or a
@@ -456,12 +460,9 @@ class _Accountant(MomentsAccountant):
             raise MisconfigurationException(
                 "this training has begun with another module: fit that one, or begin with a new PrivateTraining"
             )
-        if not module.automatic_optimization:
-            raise MisconfigurationException(
-                "automatic_optimization=False: a PrivateTraining makes the steps: leave it out, and let training_step "
-                "return the losses, or the terms of each of several optimizers (examples/gan.py); other steps of a "
-                "module's own take the explicit parts (Account, PrivateOptimizer, MomentsAccountant)"
-            )
+
+    def _kind_of(self, module: pl.LightningModule) -> type[AutomaticModule]:
+        return AutomaticModule if module.automatic_optimization else ManualModule
 
     def after_last_step(self, module: pl.LightningModule) -> None:
         self.account.ledger.record_trained(self.public.digest_of(module))

@@ -126,6 +126,30 @@ def check_public(terms: Sequence[DataFree]) -> None:
         _sum_of(terms)
 
 
+def in_terms(name: str, module: nn.Module, optimizers: Sequence[Optimizer], sees: Sequence[bool]) -> str:
+    """Write the class of a module with manual optimization as it would give terms, whose losses are left to be filled in.
+
+    Args:
+        name: of the class.
+        sees: for each optimizer whether its losses see records.
+    """
+    head = f"class {name}(...):  # the other methods stay; leave out automatic_optimization = False"
+    step = "    def training_step(self, batch, batch_idx):"
+    if len(optimizers) == 1:
+        return "\n".join((head, step, "        loss = ...  # of the batch, a mean over it", "        return loss"))
+    losses, entries, methods = [], [], []
+    for number, (optimizer, of_records) in enumerate(zip(optimizers, sees, strict=True)):
+        mine = {id(p) for p in parameters_of(optimizer)}
+        parts = [part for part, child in module.named_children() if any(id(p) in mine for p in child.parameters())]
+        loss = "_and_".join(parts or [f"optimizer_{number}"]) + "_loss"
+        losses.append(f"{loss}_of_{number}" if loss in losses or hasattr(module, loss) else loss)
+        entries.append(f"{'PerRecord' if of_records else 'DataFree'}(self.{losses[-1]})")
+        seen = "lot.records is a batch of one record" if of_records else "it sees no record"
+        arguments = "self, lot, noise" if of_records else "self"
+        methods += ["", f"    def {losses[-1]}({arguments}):", f"        loss = ...  # {seen}", "        return loss"]
+    return "\n".join((head, step, f"        return {', '.join(entries)}", *methods))
+
+
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
     """Return the parameters of all groups of an optimizer."""
     return [p for group in optimizer.param_groups for p in group["params"]]

@@ -19,18 +19,22 @@ PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 _IN_BRACES = re.compile(r"\{(.*?)[:\}]")
 
 
-def validate_trainer(trainer: pl.Trainer, account: Account, stage: str = TRAINING) -> None:
+def validate_trainer(
+    trainer: pl.Trainer, account: Account, stage: str = TRAINING, *, steps_itself: bool | None = None
+) -> None:
     """Refuse a fit that would not keep the promise of the account's plan.
 
     Args:
         trainer: a Trainer that is about to fit.
         account: the account of the part that calls this.
         stage: the plan's stage that the steps belong to.
+        steps_itself: whether the module makes its steps; None for one with manual optimization.
 
     Raises:
         MisconfigurationException: naming the setting and what to do.
     """
     module = trainer.lightning_module
+    steps_itself = not module.automatic_optimization if steps_itself is None else steps_itself
     # Lightning sets these outside of its class, where type checkers do not see them.
     trainer_: Any = trainer
     callbacks: list[pl.Callback] = trainer_.callbacks
@@ -72,7 +76,7 @@ def validate_trainer(trainer: pl.Trainer, account: Account, stage: str = TRAININ
             f"min_epochs={trainer.min_epochs}, min_steps={trainer.min_steps}: a fit ends with the last planned step; leave "
             "both out"
         )
-    if trainer.max_steps != -1 and not trainer_.fast_dev_run and not module.automatic_optimization:
+    if trainer.max_steps != -1 and not trainer_.fast_dev_run and steps_itself:
         raise MisconfigurationException(
             f"max_steps={trainer.max_steps}: of a module that steps itself a Trainer counts blocks of lots and not steps, "
             "and a fit ends with the last planned step: leave it out, and plan as many steps as you want"

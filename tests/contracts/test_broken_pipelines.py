@@ -63,6 +63,11 @@ from contracts.laws.lots import (
     inclusion_is_independent_with_the_public_rate,
     the_rate_is_the_plans_however_many_records_there_are,
 )
+from contracts.laws.manual import (
+    an_optimizer_that_may_follow_records_is_private,
+    each_step_on_records_is_an_access,
+    no_record_is_seen_but_alone,
+)
 from contracts.laws.metrics import (
     a_far_record_costs_a_bought_mean_all_that_was_paid,
     given_the_answers_a_fit_with_bought_numbers_is_the_same_for_any_records,
@@ -118,8 +123,11 @@ from lightning_dpgen.measure.workload import Workload
 from lightning_dpgen.metrics import fidelity
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.plugins.manual_module import ManualModule
+from lightning_dpgen.plugins.manual_runs import Outline
 from lightning_dpgen.plugins.noisy_metrics import BoundedNumbers, LotMetrics
 from lightning_dpgen.plugins.private_validation import ValidationPasses
+from lightning_dpgen.plugins.record_trace import RecordTrace
 from lightning_dpgen.privacy import chain, drawn_noise, mechanisms, reconcile
 from lightning_dpgen.privacy.access import Access, IssuedLots, OpenAccess
 from lightning_dpgen.privacy.account import Account
@@ -893,6 +901,25 @@ BROKEN = {
     ),
     "stopped run enters its study again": Broken(
         study.Study._with, {"self._refuse_stopped(entries, run)": "pass"}, (drawn_stays_counted,)
+    ),
+    "records handed to a step that sees none": Broken(
+        ManualModule._step_on, {"place, step = self._place,": "self._many, place, step = lot.records, self._place,"},
+        (no_record_is_seen_but_alone,),
+    ),
+    "a step of a module's own left out": Broken(
+        ManualModule._step_on,
+        {"self._place += 1": "self._place += 2"},
+        (each_step_on_records_is_an_access,),
+    ),
+    "an optimizer told public by its last loss alone": Broken(
+        Outline.step,
+        {"any(self.losses[number])": "self.losses[number][-1]"},
+        (functools.partial(an_optimizer_that_may_follow_records_is_private, "first"),),
+    ),
+    "values read of a batch not followed": Broken(
+        RecordTrace.follows,
+        {"self._is_read or ": ""},
+        (functools.partial(an_optimizer_that_may_follow_records_is_private, "value"),),
     ),
 }  # fmt: skip
 

@@ -525,7 +525,7 @@ class Hooked(Stranger):
 
 
 class Penalised(Stranger):
-    refused = "takes a gradient"
+    engines = ("func",)
 
     def loss(self, x, y):
         x = x.detach().requires_grad_()

@@ -1,6 +1,7 @@
 """A fit with `lightning` is that with `pytorch_lightning`: bits, logs, checkpoints and refusals; either works alone."""
 
 import importlib.util
+import math
 import pickle
 import subprocess
 import sys
@@ -175,6 +176,25 @@ def test_refusals_are_the_same_in_both_namespaces(spaces, case):
         assert private.account.remaining("training") == STEPS and not private.account.accesses
         said.append(str(refused.value))
     assert said[0] == said[1] and "\n" not in said[0]
+
+
+def _by_hand(self, batch, batch_idx):
+    optimizer = self.optimizers()
+    with optimizer.toggle_model():
+        optimizer.zero_grad()
+        self.manual_backward((self.net(batch) - batch - 1.0).square().mean())
+        optimizer.step()
+
+
+def test_manual_optimization_trains_alike(spaces):
+    weights = []
+    for space in spaces.values():
+        private = _private(epsilon=math.inf, sample_rate=1.0)
+        trainer = space.Trainer(**QUIET, logger=False, enable_checkpointing=False, callbacks=[private.callback()])
+        trainer.fit(module := _module(space, automatic_optimization=False, training_step=_by_hand), private.loader())
+        assert private.account.finished and not module.automatic_optimization
+        weights.append(module.net.weight)
+    assert torch.equal(*weights) and not torch.equal(weights[0], torch.eye(3))
 
 
 def test_a_plain_loader_and_lots_without_the_callback_are_refused_alike(spaces):

@@ -225,7 +225,7 @@ class Quasi(Plain):
 MODULES = {
     "two optimizers": (Two, "training_step returned Tensor for 2 optimizers"),
     "no optimizer": (Without, "returned no optimizer: return one"),
-    "its own steps": (Manual, "automatic_optimization=False: a PrivateTraining makes the steps"),
+    "its own steps": (Manual, "automatic_optimization=False, and training_step makes no step of optimizer 0"),
     "no loss": (Matrix, "one value for each record"),
     "several evaluations": (Quasi, "LBFGS"),
 }

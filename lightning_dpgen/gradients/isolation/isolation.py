@@ -37,6 +37,7 @@ class Isolation:
         offsets: where the components begin and end among them; a single component by default.
         groups: the groups of the records, for a per-group loss, with a public number of places. `HiddenGroups.gather` leads
             from records to groups, and each group is then alone.
+        takes_gradients: whether the function may take gradients by itself (`own_gradients.py`).
 
     Example:
         >>> isolation, x = Isolation(3), torch.tensor([[1.0], [2.0], [3.0]])
@@ -48,7 +49,15 @@ class Isolation:
         ValueError: the loss looks at a value computed from a record (if, bool): use torch.where...
     """
 
-    def __init__(self, size: int, offsets: Sequence[int] | None = None, groups: Groups | None = None) -> None:
+    def __init__(
+        self,
+        size: int,
+        offsets: Sequence[int] | None = None,
+        groups: Groups | None = None,
+        *,
+        takes_gradients: bool = True,
+    ) -> None:
+        self.takes_gradients = takes_gradients and groups is None
         self.size, self.offsets, self._groups = size, tuple(offsets or (0, size)), groups
         # The level of the groups, if there are any, and inside it the level of the records.
         self._levels: list[int] = []

@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lightning_dpgen.gradients.isolation import unknown_functions
 from lightning_dpgen.gradients.isolation.hidden import SelfRuledTensor, is_hidden
+from lightning_dpgen.gradients.isolation.own_gradients import OWN_GRADIENTS
 from lightning_dpgen.gradients.isolation.vmap_functions import OF_PLAIN, SPECIAL, any_hidden, call_decomposed
 from lightning_dpgen.gradients.isolation.vmap_overrides import COMPUTING, override_for
 from lightning_dpgen.sampling.randomness import generator_states, torch_generators
@@ -154,6 +155,8 @@ class LossGuard(TorchFunctionMode):
             or isinstance(function, MethodWrapperType)
         ):
             return self._call_without_record(function, args, kwargs)
+        if hidden and function in OWN_GRADIENTS and (own := self.isolation) and own.takes_gradients and own.is_innermost:
+            return OWN_GRADIENTS[function](own, *args, **kwargs)
         if hidden and function not in unknown_functions.KEEPS_RECORDS_APART:
             return self._call_unknown(function, args, kwargs)
         result = NotImplemented

@@ -17,7 +17,7 @@ WRITES = (
     "draws it to them), or be released with noise of its own (EmbeddingGradients, in a loop of your own)"
 )
 SAVED = "saved_tensors_hooks are disabled"
-_DIFFERENTIATES = "takes a gradient by itself: write that gradient out, or use torch.func.grad for it and engine='func'"
+_DIFFERENTIATES = "takes a gradient by itself: use engine='func' for torch.autograd.grad, or write that gradient out"
 _FUNCTIONS = (
     "calls an autograd.Function whose backward pass might mix records: have its forward without ctx, beside a "
     "setup_context, and set generate_vmap_rule = True in the class"
