@@ -19,8 +19,8 @@ from lightning_dpgen.privacy.extras import OF_DPGEN
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "tests" / "release" / "kept" / "format_2"
 ENGINE = ("common", "privacy", "sampling", "gradients", "optim")
-# The commands that work without it, on the weights of a network.
-LEAN = ("verify", "dossier", "sign")
+# The commands that work without it, on the weights of a network or the ledger of a run.
+LEAN = ("verify", "dossier", "sign", "stop")
 
 PROGRAM = """
 import importlib, pkgutil, warnings
