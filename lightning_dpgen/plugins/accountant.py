@@ -164,6 +164,11 @@ class MomentsAccountant(Callback):
                 f"micro_batch={self._options.micro_batch!r} with ModelParallelStrategy: expected engine='ghost', "
                 "averaging=0 and micro_batch a number or None, since no rank has whole parameters"
             )
+        if self._purchases is not None and self._purchases.validates:
+            raise MisconfigurationException(
+                "validation=PrivateValidation(...) with ModelParallelStrategy: expected None, since no rank has whole "
+                "parameters; metrics=NoisyMetrics(...) buys numbers of the training records"
+            )
 
     def after_last_step(self, module: pl.LightningModule) -> None:
         """Do what belongs between the last planned step of an adopted module and all that follows it."""

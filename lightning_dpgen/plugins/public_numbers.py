@@ -80,17 +80,26 @@ class PublicNumbers:
             if callback.monitor in new:
                 callback._run_early_stopping_check(self._trainer)
                 if self._trainer.should_stop and (rest := self._account.remaining(self._stage)):
-                    count = self._account.plan.stage(self._stage).count
-                    rank_zero_warn(
-                        f"{type(callback).__name__}(monitor={callback.monitor!r}) ends the fit after {count - rest} of "
-                        f"{count} steps: the plan is charged whole, since a stop that follows from what was "
-                        "released lowers no epsilon; release_weights(model, private.account, ...) releases the weights"
-                    )
+                    self._say_what_it_costs(callback, rest)
         for saves in self._saves:
             if saves.monitor in new:
                 self._saves[saves] += 1
                 if self._saves[saves] % saves._every_n_epochs == 0:
                     self._save(saves)
+
+    def _say_what_it_costs(self, callback: Any, rest: int) -> None:
+        plan = self._account.plan
+        count = plan.stage(self._stage).count
+        charged = (
+            "the plan is charged up to the next of its stops, by private.release(...)"
+            if plan.stops
+            else "the plan is charged whole, since a stop that follows from what was released lowers no epsilon (but at "
+            "times that stops=[...] names); release_weights(model, private.account, ...) releases the weights"
+        )
+        rank_zero_warn(
+            f"{type(callback).__name__}(monitor={callback.monitor!r}) ends the fit after {count - rest} of {count} steps: "
+            f"{charged}"
+        )
 
     def _save(self, callback: Any) -> None:
         if not callback._should_skip_saving_checkpoint(self._trainer):

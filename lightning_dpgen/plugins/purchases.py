@@ -44,6 +44,11 @@ class Purchases:
         self._public: PublicNumbers | None = None
         self._passes: ValidationPasses | None = None
 
+    @property
+    def validates(self) -> bool:
+        """True if validation records are looked at."""
+        return self._validation is not None
+
     def begin(self, trainer: pl.Trainer) -> None:
         """Begin a fit."""
         self._public = PublicNumbers(trainer, self.names, self._account, TRAINING)

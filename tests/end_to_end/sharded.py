@@ -19,6 +19,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from lightning_dpgen import DPNorm, PrivateTraining
+from lightning_dpgen.plugins import NoisyMetrics
 from lightning_dpgen.plugins.training_ledger import digest_of
 
 N, STEPS = 600, 12
@@ -79,7 +80,7 @@ def main(folder: str, part: str = "all") -> None:
     model = Plain()
     private = PrivateTraining(
         records(), n=N, epsilon=8.0, delta=1e-5, sample_rate=0.2, steps=STEPS, clipping=DPNorm(c_max=8.0),
-        ledger=root / "ledger.jsonl",
+        ledger=root / "ledger.jsonl", metrics=NoisyMetrics({"loss": (0.0, 40.0)}, every=4),
     )  # fmt: skip
     look = Look()
     trainer = pl.Trainer(
@@ -92,7 +93,8 @@ def main(folder: str, part: str = "all") -> None:
     if part == "begin":
         trainer.save_checkpoint(root / "half")
     epsilon = None if part == "begin" else private.release(model, root / "release")["epsilon"]
-    found = {"start": look.held, "end": held(model, trainer), "epsilon": epsilon}
+    shown = {name: float(value) for name, value in trainer.callback_metrics.items() if name.endswith("error")}
+    found = {"start": look.held, "end": held(model, trainer), "epsilon": epsilon, "shown": shown}
     (root / f"{part}{trainer.global_rank}.json").write_text(json.dumps(found))
 
 

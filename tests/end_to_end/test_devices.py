@@ -260,3 +260,18 @@ def test_a_trainer_with_one_device_under_torchrun_is_refused(tmp_path):
     status, _, err = _fit(tmp_path, "auto", LAUNCHERS["torchrun"], devices=1)
     assert status == 1 and ("one device" in err or "expected" in err)
     assert not (tmp_path / "rank1.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", ["inf", "8"])
+def test_bought_numbers_of_two_ranks_are_of_all_records(tmp_path, epsilon):
+    status, _, err = _run(HERE / "bought_numbers.py", epsilon, tmp_path)
+    assert status == 0, err[-2000:]
+    ends = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+    assert ends[0] == ends[1] and len(ends[0]["shown"]) == 4
+    if epsilon == "inf":
+        assert all(ends[0]["shown"][name] == pytest.approx(exact, abs=1e-5) for name, exact in ends[0]["exact"].items())
+    else:
+        assert _listed(tmp_path / "ledger.jsonl") == Counter(training=6, validation=2)
+        assert verify(tmp_path / "release").good
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 1

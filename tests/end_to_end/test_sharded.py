@@ -30,6 +30,7 @@ def _released(folder, ranks):
     """Check the release: one line a step, the certificate of rank 0 in both, and weights made of all shards."""
     assert _listed(folder / "ledger.jsonl") == Counter(training=12) and verify(folder / "release").good
     certificate = json.loads((folder / "release/privacy.json").read_text())
+    assert ranks[0]["shown"] == ranks[1]["shown"] and ranks[0]["shown"].keys() == {"public/loss_error"}
     assert [rank["epsilon"] for rank in ranks] == [certificate["epsilon"]] * 2 and certificate["epsilon"] <= 8.0
     assert json.loads((folder / "release/model.json").read_text())["architecture"].endswith(".Plain")
     whole = safetensors.torch.load_file(folder / "release/model.safetensors")

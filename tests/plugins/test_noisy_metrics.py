@@ -392,6 +392,15 @@ def test_what_was_stopped_is_charged_whole(tmp_path):
     assert verify(tmp_path / "release").good
 
 
+def test_a_stop_by_bought_numbers_is_charged_at_a_named_time(tmp_path):
+    private = _steered(epsilon=9.0, stops=[4, 8])
+    with pytest.warns(UserWarning, match="after 2 of 12 steps: the plan is charged up to the next of its stops"):
+        _fit(private, module := Steered(), EarlyStopping("public/val", stopping_threshold=9.0))
+    certificate = private.release(module, tmp_path / "release")
+    assert certificate["epsilon"] < 7.0 and certificate["stopped"], "four steps, and all of validation"
+    assert verify(tmp_path / "release").good
+
+
 def test_checkpoints_are_those_of_the_best_values(tmp_path):
     best, by_steps = (
         ModelCheckpoint(tmp_path / name, monitor="public/val", save_top_k=k, filename="{step}", **more)

@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from lightning_dpgen import Fixed, PrivateTraining
+from lightning_dpgen.plugins import PrivateValidation
 from lightning_dpgen.plugins.several_optimizers import training_alone
 from lightning_dpgen.plugins.trainer_checks import _check_strategy, check_sharded
 
@@ -78,3 +79,13 @@ def test_options_that_need_whole_parameters_are_refused(options):
     with pytest.raises(MisconfigurationException, match="with ModelParallelStrategy: expected engine='ghost'"):
         private.callback()._check_options(SimpleNamespace(strategy=_strategy()))
     private.callback()._check_options(pl.Trainer(accelerator="cpu", logger=False))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_private_validation_that_needs_whole_parameters_is_refused():
+    private = PrivateTraining(
+        torch.rand(100, 3), n=100, epsilon=8, delta=1e-5, sample_rate=0.2, steps=40, clipping=Fixed(1.0),
+        validation=PrivateValidation(torch.rand(90, 3), {"loss": (0, 1)}, n=90),
+    )  # fmt: skip
+    with pytest.raises(MisconfigurationException, match="validation=PrivateValidation.*with ModelParallelStrategy"):
+        private.callback()._check_options(SimpleNamespace(strategy=_strategy()))

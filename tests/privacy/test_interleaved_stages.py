@@ -67,7 +67,7 @@ def test_a_plan_that_is_made_whole_is_what_was_promised():
 def test_lost_ones_are_not_made_again():
     plan = _plan()
     assert plan.rewrite({"first": 1, "looks": 30, "steps": 100}, {"first": 1, "looks": 20, "steps": 70}) == plan
-    # What comes before them is, and steps are given up for it.
+    # Accesses before them are made again, and steps are given up for these.
     rewritten = plan.rewrite({"first": 1, "looks": 30, "steps": 100}, {"looks": 20, "steps": 70})
     assert rewritten.stage("first").count == 2 and rewritten.stage("looks").count == LOOKS
     assert rewritten.stage("steps").count < STEPS and rewritten.epsilon <= 2.0
