@@ -241,6 +241,9 @@ def test_a_ledger_and_a_study_of_before_load_and_stop(tmp_path):
     _draw(account, 2)
     account.ledger.close()
     study = Study(path)
+    with pytest.raises(LedgerError, match="holds no entry of run"):
+        stop_run(tmp_path / "ledger.jsonl", study)
+    assert not Ledger.read(tmp_path / "ledger.jsonl").stopped
     study.enter(account.ledger.run, account.plan.event)
     assert stop_run(tmp_path / "ledger.jsonl", study).after.epsilon == _alone(TIMES(GAUSSIAN(5.0), 2), tmp_path)
 

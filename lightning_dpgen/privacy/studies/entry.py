@@ -132,7 +132,7 @@ def stop_run(path: str | Path, study: Study | None = None) -> Stopped:
         study: the study that it was entered in; None finds it by the ledger.
 
     Raises:
-        LedgerError: if the run belongs to no study, or to another; if another process holds its ledger, or a file is
+        LedgerError: if the run was entered in no study, or in another; if another process holds its ledger, or a file is
             damaged. Nothing is stopped then.
         FileNotFoundError: if there is no such ledger.
     """
@@ -145,6 +145,8 @@ def stop_run(path: str | Path, study: Study | None = None) -> Stopped:
         raise LedgerError(f"{path}: this run was entered in no study, so nothing can go back, and it is not stopped")
     if ledger.study is not None and ledger.study[0] != study.identity:
         raise LedgerError(f"{path}: this run belongs to the study {ledger.study[1]}, and {study.path} is another")
+    if not study.holds(ledger.run):
+        raise LedgerError(f"{study.path}: holds no entry of run {ledger.run!r}, so nothing can go back; it is not stopped")
     plan = Plan.from_json(ledger.plan)
     if not ledger.stopped and any(ledger.count(stage.name) < stage.count for stage in plan.stages):
         ledger = Ledger.reopen(path)

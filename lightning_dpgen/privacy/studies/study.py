@@ -232,6 +232,11 @@ class Study:
         """Compute what `enter` would return, and write nothing; without an identity, for a run that is not begun."""
         return self._with(run, event, relation, pair, moments, replaced, write=False)
 
+    def holds(self, run: str) -> bool:
+        """Return whether a run of this identity was entered."""
+        with self._acquire():
+            return any(entry["run"] == run for entry in self._read()[1])
+
     def knows(self, records: str) -> bool:
         """Return whether a run on the records of this fingerprint was entered."""
         with self._acquire():
