@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from opacus import PrivacyEngine
 from opacus.accountants.accountant import IAccountant
 from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
@@ -25,6 +26,7 @@ from lightning_dpgen.plugins.training_ledger import go_on_from, record_of
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import check_accountant
 from lightning_dpgen.privacy.plan import TRAINING
+from lightning_dpgen.privacy.ranks import Ranks
 
 # The modes that leave the gradient of each record in ``grad_sample``.
 _MODES = ("hooks", "functorch", "ew")
@@ -147,8 +149,12 @@ class AccountEngine(PrivacyEngine):
                 `nn.CrossEntropyLoss`.
             wrap_model: as for Opacus: False gives hooks in place of a module.
 
+        In each of several processes (``torchrun``) it is called with DPDDP(network), as in Opacus. Rank 0 writes the
+        ledger, each rank takes its part of every lot, and the sum of their noisy parts is the gradient.
+
         Raises:
             ValueError: for an argument that contradicts the plan, saying what to do; nothing has been changed then.
+            RanksDiffer: if processes have other plans, or other records.
             opacus.validators.errors.UnsupportedModuleError: for a module that Opacus refuses.
             NoiseMissing: if noise of the planned size does not reach each parameter.
         """
@@ -165,12 +171,7 @@ class AccountEngine(PrivacyEngine):
             **of_mode,
             **{name: (value,) for name, value in others.items()},
         )
-        alone = not isinstance(module, DifferentiallyPrivateDistributedDataParallel | DistributedDataParallel | FSDPModule)
-        if not alone or self.account.ranks.size > 1:
-            raise ValueError(
-                "module: AccountEngine trains in one process; on several devices use a Trainer with MomentsAccountant and "
-                "poisson_loader"
-            )
+        self._join(module)
         if grad_sample_mode == _GHOST:
             checked_layers(module)
         optimizer = self._private(optimizer, max_grad_norm, expected_batch_size)
@@ -210,6 +211,19 @@ class AccountEngine(PrivacyEngine):
         else, and stops.
         """
         return self.accountant.get_epsilon(delta)
+
+    def _join(self, module: nn.Module) -> None:
+        """Share the account with the other processes of torch's default group, where there are any."""
+        distributed = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        alike = isinstance(module, DifferentiallyPrivateDistributedDataParallel)
+        if isinstance(module, DistributedDataParallel | FSDPModule) or (distributed and not alike):
+            raise ValueError(
+                f"module is a {type(module).__name__}: expected DPDDP(network) in each of several processes, and the "
+                "network itself in one; DDP would average what is neither clipped nor noised, and FSDP2 takes a Trainer "
+                "with MomentsAccountant and poisson_loader"
+            )
+        if distributed and self.account.ranks.size == 1:
+            self.account.join(Ranks.join())
 
     def _private(
         self, optimizer: torch.optim.Optimizer, max_grad_norm: float | None, expected_batch_size: float | None

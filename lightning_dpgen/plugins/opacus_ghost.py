@@ -6,6 +6,7 @@ within the loss of a record, whose gradient the engine finds without materialisi
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ from lightning_dpgen.sampling.randomness import randomness_of_their_own
 
 @dataclass(frozen=True)
 class _Call:
-    """What a module was called with in training, and what it returned."""
+    """A call of a module in training: its arguments, and what it returned."""
 
     args: tuple
     kwargs: dict[str, Any]
@@ -85,9 +86,9 @@ class GhostCriterion:
                 "put what happens between them into the criterion, which may be a function"
             )
         with torch.no_grad(), randomness_of_their_own():
-            loss = self._criterion(output, *targets, **options).detach()
+            loss: Any = self._criterion(output, *targets, **options).detach()
         # An attribute of this tensor alone: what is computed from it has none, and no graph either.
-        loss.backward = lambda: self._backward(call, targets, options)
+        loss.backward = functools.partial(self._backward, call, targets, options)
         return loss
 
     def _backward(self, call: _Call, targets: tuple, options: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy.planning.stage_spec import warn_of_declared
 from lightning_dpgen.sampling.as_store import store_of
-from lightning_dpgen.sampling.dataset_store import check_map_style, item_of
+from lightning_dpgen.sampling.dataset_store import check_map_style, choices_of, item_of
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.lots import PoissonLots
 
@@ -49,6 +49,9 @@ class AccountDataLoader(DPDataLoader):
         dataset = dataset_of(loader, rate, "data_loader")
         # At the line that calls `AccountEngine.make_private`.
         warn_of_declared(optimizer.account.plan.n, len(dataset), stacklevel=4)
+        choices, _ = choices_of(dataset)
+        ranks = optimizer.account.ranks
+        ranks.assert_equal("choice of records (a split without a seed)", [[*map(int, places)] for places in choices])
         # A lot holds positions; the loader fetches the records.
         places = store_of(torch.arange(len(dataset)))
         lots = PoissonLots(places, optimizer.account, stage=optimizer.stage, persons=persons)

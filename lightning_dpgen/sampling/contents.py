@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from lightning_dpgen.privacy.ranks import Ranks
-from lightning_dpgen.sampling.dataset_store import DatasetStore
+from lightning_dpgen.sampling.dataset_store import DatasetStore, choices_of
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.sampling.stores import Store
 
@@ -59,9 +59,10 @@ def content(store: Store) -> bytes:
     """
     digest = hashlib.blake2b(digest_size=16)
     if isinstance(store, DatasetStore):
-        for places in store.choices:
+        choices, _ = choices_of(store.dataset)
+        for places in choices:
             digest.update(np.asarray(places, dtype=np.int64))
-        return digest.digest() if store.choices else b""
+        return digest.digest() if choices else b""
     for start in range(0, len(store), _ROWS):
         for part in tree_leaves(store.stretch(slice(start, min(start + _ROWS, len(store))))):
             arrays = (part.data, part.indices, part.indptr) if scipy.sparse.issparse(part) else (_as_bytes(part),)

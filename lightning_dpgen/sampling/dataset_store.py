@@ -69,11 +69,6 @@ class DatasetStore(Store):
         form.check_batch(first)
         return cls(dataset, tree_map(lambda x: x[:0].clone(), first), together, collate_fn)
 
-    @property
-    def choices(self) -> list[Sequence[int]]:
-        """The places that a Subset chose of its data set, and this of another one; none for other data sets."""
-        return _choices(self.dataset)[0]
-
     def __len__(self) -> int:
         return len(self.dataset)
 
@@ -185,14 +180,14 @@ def _is_read_alike(dataset: Any, rows: list[int]) -> bool:
     """
     if not hasattr(dataset, "__getitems__"):
         return False
-    _, inner = _choices(dataset)
+    _, inner = choices_of(dataset)
     if is_of_hugging_face(inner) and getattr(inner, "format", {}).get("type") == "custom":
         return False
     many, alone = (_quietly(lambda x=x: _items(dataset, rows, together=x)) for x in (True, False))
     return len(many) == len(alone) and all(_is_same(*pair) for pair in zip(many, alone, strict=True))
 
 
-def _choices(dataset: Any) -> tuple[list[Sequence[int]], Any]:
+def choices_of(dataset: Any) -> tuple[list[Sequence[int]], Any]:
     """Return the places that each of nested subsets chose, from the outermost one, and the whole data set."""
     chosen = []
     while isinstance(dataset, Subset):

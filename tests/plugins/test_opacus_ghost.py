@@ -162,6 +162,19 @@ def test_more_records_than_the_lot_has_are_refused():
     assert not account.ledger.accesses
 
 
+def test_a_loss_that_compares_records_is_refused():
+    def contrast(output, target):
+        codes = output @ output.T
+        return nn.functional.cross_entropy(codes, torch.arange(len(codes)))
+
+    account = _account()
+    network, _, criterion, _ = made = _made(account, criterion=contrast)
+    x, y = _first(made)
+    with pytest.raises(ValueError, match="another when a second record is beside it"):
+        criterion(network(x), y).backward()
+    assert not account.ledger.accesses
+
+
 def test_layers_that_mix_records_are_refused():
     with pytest.raises(ValueError, match=r"BatchNorm1d.* mixes the records of a lot"):
         _made(_account(), nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)))
