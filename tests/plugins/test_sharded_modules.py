@@ -87,5 +87,5 @@ def test_private_validation_that_needs_whole_parameters_is_refused():
         torch.rand(100, 3), n=100, epsilon=8, delta=1e-5, sample_rate=0.2, steps=40, clipping=Fixed(1.0),
         validation=PrivateValidation(torch.rand(90, 3), {"loss": (0, 1)}, n=90),
     )  # fmt: skip
-    with pytest.raises(MisconfigurationException, match="validation=PrivateValidation.*with ModelParallelStrategy"):
+    with pytest.raises(MisconfigurationException, match=r"validation=PrivateValidation.*with ModelParallelStrategy"):
         private.callback()._check_options(SimpleNamespace(strategy=_strategy()))
