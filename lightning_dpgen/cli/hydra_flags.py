@@ -266,6 +266,8 @@ def _logging_left_alone() -> Iterator[None]:
     """Hydra shows information by the root logger, whose handlers and level it replaces."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
+    # A sweep in this process has turned it off.
+    logging.getLogger(Hydra.__module__).disabled = False
     try:
         yield
     finally:

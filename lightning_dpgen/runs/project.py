@@ -34,6 +34,7 @@ from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.studies import check_study, mark, study_delta_warning, study_of
 from lightning_dpgen.runs.table import budget_table
 from lightning_dpgen.runs.warnings import projection_warnings, seed_warning
+from lightning_dpgen.specs.as_yaml import write_asked_for
 from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.projection_settings import ProjectionSettings, complete_projection
 from lightning_dpgen.specs.usage_error import UsageError
@@ -164,6 +165,7 @@ def _open(
     reporter.say(check_study(study, plan))
     reporter.warn(mark(study, spec.privacy, [] if spec.data.source == "blobs" else records))
     run_folder.take(folder)
+    durable.write(folder.settings, write_asked_for(spec).encode())
     about = identity.about_records(records, {}) | identity.about_settings(asked, rows.shape[0], None)
     return run_folder.open_account(plan, folder, stream, about, study)
 

@@ -37,7 +37,7 @@ from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.studies import check_study, mark, spent_so_far, study_delta_warning, study_of
 from lightning_dpgen.runs.table import answers_table, budget_table, decay_line, terms_table
 from lightning_dpgen.runs.warnings import lost_histories_warning, plan_warnings, seed_warning
-from lightning_dpgen.specs.as_yaml import as_yaml
+from lightning_dpgen.specs.as_yaml import write_asked_for
 from lightning_dpgen.specs.first_pass import FIRST_PASS
 from lightning_dpgen.specs.groups import RaySpec
 from lightning_dpgen.specs.model import CustomSpec
@@ -224,7 +224,7 @@ class _Run:
         _LOG.debug("opening the ledger %s", self.folder.ledger)
         self.reporter.warn(mark(self.study, self.spec.privacy, self.source.contents()))
         run_folder.take(self.folder)
-        durable.write(self.folder.settings, as_yaml(self.spec.asked_for()).encode())
+        durable.write(self.folder.settings, write_asked_for(self.spec).encode())
         about = identity.about_records(self.source.contents(), describe_reading(self.spec, self.source)) | about_settings
         return run_folder.open_account(plan, self.folder, private_stream(self.spec), about, self.study)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from lightning_dpgen.specs.spec import as_word
+from lightning_dpgen.specs.spec import Spec, as_word
 
 
 def as_yaml(values: Any) -> str:
@@ -17,6 +17,11 @@ def as_yaml(values: Any) -> str:
         'model:\\n  name: vae\\n  lr: 0.001\\n'
     """
     return yaml.dump(_plain(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6)
+
+
+def write_asked_for(spec: Spec) -> str:
+    """Return the settings of a run that were given, or follow from those that were, without its folder, as YAML."""
+    return as_yaml(spec.model_dump(by_alias=True, exclude_unset=True, exclude={"run_dir"}))
 
 
 class _Dumper(yaml.SafeDumper):

@@ -58,10 +58,6 @@ class RunSpec(Spec):
         """Return the settings with another budget."""
         return self.changed(privacy=self.privacy.changed(**values))
 
-    def asked_for(self) -> dict[str, Any]:
-        """Return the settings that were given or follow from those, by name, but for the folder."""
-        return self.model_dump(by_alias=True, exclude_unset=True, exclude={"run_dir"})
-
 
 class NoNumber(UsageError):
     """No number of records is declared, nor bought.

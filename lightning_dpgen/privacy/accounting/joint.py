@@ -24,7 +24,7 @@ def say_together(events: Sequence[dp_accounting.DpEvent], delta: float, what: st
 
     Example:
         >>> say_together([dp_accounting.GaussianDpEvent(4.0)] * 2, 1e-5)
-        'about people whose records are in all of these runs, the 2 releases tell together: epsilon 1.40302 at delta 1e-05'
+        'about people whose records are in all of these runs, the 2 releases tell together: epsilon 1.35647 at delta 1e-05'
     """
     epsilon = compute_epsilon(compose_events(list(events)), delta).epsilon
     return (
