@@ -40,7 +40,7 @@ from lightning_dpgen.plugins.manual_runs import (
 from lightning_dpgen.plugins.namespaces import MisconfigurationException, pl
 from lightning_dpgen.plugins.purchases import Purchases
 from lightning_dpgen.plugins.record_trace import lasting_tensors, numbers_of
-from lightning_dpgen.plugins.several_optimizers import in_terms, parameters_of, training_alone
+from lightning_dpgen.plugins.several_optimizers import in_terms, loss_names, parameters_of, training_alone
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.sampling.lots import Lot
 
@@ -213,17 +213,21 @@ class ManualModule(AutomaticModule):
                 self._called(self._many)
         finally:
             run.drop()
+        if self._has_line and not dry:
+            names = loss_names(self._module, self._optimizers)
+            self._seen |= {names[number]: loss for number, loss in run.made.items()}
 
     # One step of a private optimizer for each lot.
 
     def _step_on(self, lot: Lot) -> None:
         self._go_to_step_with_records()
-        place, step = self._place, self._outline.steps[self._place]
-        is_logged = self._lots is not None or self._has_line
-        wrapped = self._module.optimizers()
+        place, wrapped = self._place, self._module.optimizers()
+        step = self._outline.steps[place]
         wrapped = wrapped[step.number] if isinstance(wrapped, list) else wrapped
+        # A line in the log, or a number that is bought, may be one that is logged behind the step.
+        to_end = step.is_logged_after and (self._has_line or self._lots is not None)
         with frozen_as_before(self._module), training_alone(self._module, wrapped.optimizer):
-            self._step(wrapped, [self._term(place, step, to_end=step.is_logged_after and is_logged)], lot)
+            self._step(wrapped, [self._term(place, step, to_end=to_end)], lot)
         self._place += 1
         self._make_public_steps()
 

@@ -173,7 +173,7 @@ class PrivateRun(Run):
 
     def step(self, number: int) -> None:
         if self._pass(number) == self._place:
-            self.loss = functools.reduce(torch.add, [loss.reshape(()) for loss in self.losses[number]])
+            self.loss = sum_of(self.losses[number])
             if not self._to_end:
                 raise EndOfRun
 
@@ -187,6 +187,9 @@ class PublicRun(Run):
         first, end: the places of the first step to be made, and of that behind the last.
         clip_gradients: Lightning's own.
         dry: whether gradients are computed, and no step is made.
+
+    Attributes:
+        made: the loss of the last step of each optimizer that was made, by the number of the optimizer.
     """
 
     def __init__(
@@ -203,6 +206,7 @@ class PublicRun(Run):
         super().__init__(outline.reach, outline.steps, len(outline.losses))
         self._optimizers, self._schedulers, self._range = optimizers, schedulers, range(first, end)
         self._clip, self._dry = clip_gradients, dry
+        self.made: dict[int, Tensor] = {}
         self.stepping = {step.number for step in outline.steps[first:end] if not step.is_rate}
 
     def backward(self, loss: Tensor, **options: Any) -> None:
@@ -230,6 +234,7 @@ class PublicRun(Run):
         place = self._pass(number)
         if place in self._range and not self._dry:
             self._optimizers[number].step()
+            self.made[number] = sum_of(self.losses[number]).detach()
         self._end_at(place)
 
     def step_rate(self, number: int, args: tuple) -> None:
@@ -247,6 +252,11 @@ class PublicRun(Run):
         """Drop the gradients that the call has left."""
         for number in self.stepping:
             self.zero(number)
+
+
+def sum_of(losses: Sequence[Tensor]) -> Tensor:
+    """Return the sum of losses of one number each, as a scalar."""
+    return functools.reduce(torch.add, [loss.reshape(()) for loss in losses])
 
 
 def other_steps() -> ValueError:

@@ -137,17 +137,30 @@ def in_terms(name: str, module: nn.Module, optimizers: Sequence[Optimizer], sees
     step = "    def training_step(self, batch, batch_idx):"
     if len(optimizers) == 1:
         return "\n".join((head, step, "        loss = ...  # of the batch, a mean over it", "        return loss"))
-    losses, entries, methods = [], [], []
-    for number, (optimizer, of_records) in enumerate(zip(optimizers, sees, strict=True)):
-        mine = {id(p) for p in parameters_of(optimizer)}
-        parts = [part for part, child in module.named_children() if any(id(p) in mine for p in child.parameters())]
-        loss = "_and_".join(parts or [f"optimizer_{number}"]) + "_loss"
-        losses.append(f"{loss}_of_{number}" if loss in losses or hasattr(module, loss) else loss)
-        entries.append(f"{'PerRecord' if of_records else 'DataFree'}(self.{losses[-1]})")
+    names, entries, methods = loss_names(module, optimizers), [], []
+    for loss, of_records in zip(names, sees, strict=True):
+        entries.append(f"{'PerRecord' if of_records else 'DataFree'}(self.{loss})")
         seen = "lot.records is a batch of one record" if of_records else "it sees no record"
         arguments = "self, lot, noise" if of_records else "self"
-        methods += ["", f"    def {losses[-1]}({arguments}):", f"        loss = ...  # {seen}", "        return loss"]
+        methods += ["", f"    def {loss}({arguments}):", f"        loss = ...  # {seen}", "        return loss"]
     return "\n".join((head, step, f"        return {', '.join(entries)}", *methods))
+
+
+def loss_names(module: nn.Module, optimizers: Sequence[Optimizer]) -> list[str]:
+    """Return a name for the loss of each optimizer, by the parts of the module that it steps.
+
+    Example:
+        >>> module = nn.ModuleDict({"critic": nn.Linear(1, 1), "generator": nn.Linear(1, 1)})
+        >>> loss_names(module, [torch.optim.SGD(part.parameters()) for part in module.values()])
+        ['critic_loss', 'generator_loss']
+    """
+    names: list[str] = []
+    for number, optimizer in enumerate(optimizers):
+        mine = {id(p) for p in parameters_of(optimizer)}
+        parts = [part for part, child in module.named_children() if any(id(p) in mine for p in child.parameters())]
+        name = "_and_".join(parts or [f"optimizer_{number}"]) + "_loss"
+        names.append(f"{name}_of_{number}" if name in names or hasattr(module, name) else name)
+    return names
 
 
 def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:

@@ -903,7 +903,7 @@ BROKEN = {
         study.Study._with, {"self._refuse_stopped(entries, run)": "pass"}, (drawn_stays_counted,)
     ),
     "records handed to a step that sees none": Broken(
-        ManualModule._step_on, {"place, step = self._place,": "self._many, place, step = lot.records, self._place,"},
+        ManualModule._step_on, {"place, wrapped = self._place,": "self._many, place, wrapped = lot.records, self._place,"},
         (no_record_is_seen_but_alone,),
     ),
     "a step of a module's own left out": Broken(
