@@ -115,7 +115,7 @@ class LotLog:
             before, step = self._before
             line[f"{PRIVATE}steps_per_second"] = (self._step - step) / max(time.monotonic() - before, 1e-9)
         self._before = time.monotonic(), self._step
-        line |= {f"{PRIVATE}{name}": value for name, value in _memory(self._watched[0].params[0].device).items()}
+        line |= {f"{PRIVATE}{name}": value for name, value in _memory(self._trainer.strategy.root_device).items()}
         if self._slack is not None:
             line[f"{PRIVATE}share_of_slack"] = self._slack
         for name, of_term in zip(names, bounds, strict=True):

@@ -106,6 +106,16 @@ class GAN(Plain):
         return [torch.optim.SGD(part.parameters(), lr=0.1) for part in (self.net, self.generator)]
 
 
+class Twins(GAN):
+    """Two private optimizers take turns."""
+
+    def twin(self, lot, noise):
+        return softplus(self.generator(torch.ones(1, 2)) - lot.records).mean(dim=1)
+
+    def training_step(self, batch, batch_idx):
+        return PerRecord(self.critic), PerRecord(self.twin)
+
+
 def _scalars(folder):
     (path,) = folder.rglob("*tfevents*")
     events = EventAccumulator(str(path)).Reload()
@@ -201,6 +211,14 @@ def test_each_kind_of_a_module_of_ones_own_has_its_curves(kind, private, public,
     # As Lightning counts: steps 1, 3, 6 and 7.
     assert scalars["public/epsilon"] == {at: pytest.approx(curve.at(at + 1), rel=1e-6) for at in (0, 2, 5, 6)}
     assert scalars["public/epsilon"][6] == pytest.approx(training.plan.epsilon, rel=1e-3)
+
+
+def test_a_line_of_each_optimizer_that_takes_turns_is_written(tmp_path):
+    _fit(tmp_path, Twins(), every=4)
+    scalars, _ = _scalars(tmp_path)
+    steps = {name: list(scalars[f"private/norm/{name}"]) for name in ("critic", "twin")}
+    assert steps == {"critic": [0, 4, 6], "twin": [1, 3, 5]}, "steps 1 and 2, 4 and 5, 6 and 7, by turns"
+    assert list(scalars["public/epsilon"]) == [0, 1, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("every, steps", [(1, [0, 1, 2, 3, 4, 5, 6]), (4, [0, 3, 6]), (50, [0, 6])])

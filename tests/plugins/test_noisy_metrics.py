@@ -265,7 +265,8 @@ def test_files_and_services_get_them_and_services_nothing_else(tmp_path):
     private = _private(epsilon=8.0, sample_rate=0.5, metrics=NoisyMetrics(BOTH, every=3))
     trainer, _ = _fit(private, Network(), logger=[file, service], log_every_n_steps=1)
     names = {name for _, row in service.rows for name in row}
-    assert names == {"public/loss", "public/loss_error", "public/acc", "public/acc_error"}
+    bought = {"public/loss", "public/loss_error", "public/acc", "public/acc_error"}
+    assert names == bought | {"public/bound", "public/epsilon", "public/learning_rate"}
     text = (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").read_text()
     assert "public/acc_error" in text and "private/acc" in text
     assert trainer.progress_bar_metrics.keys() == {"public/loss", "public/acc"}
