@@ -87,8 +87,8 @@ def read_command_line(argv: Sequence[str], command: str) -> CommandLine:
         HelpPrinted: where nothing but a version was asked for.
 
     Example:
-        >>> line = read_command_line(["seed=1", "--cfg", "job", "-cd", "team", "model=mine"], "train")
-        >>> line.words, line.cfg, Path(line.files.folders[0]).name
+        >>> line = read_command_line(["seed=1", "--cfg", "job", "-cn", "team", "model=mine"], "train")
+        >>> line.words, line.cfg, line.files.name
         (('seed=1', 'model=mine'), 'job', 'team')
     """
     if "--version" in argv:
