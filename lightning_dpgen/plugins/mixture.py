@@ -193,9 +193,10 @@ class PrivateMixture(pl.LightningModule):
         if public is not None:
             check_legible("public", public)
         if self.steps_taken:
+            rate = self.account.plan.stage(TRAINING).access.sample_rate
             raise ValueError(
-                f"this module has taken {self.steps_taken:,} steps: its declaration is that of the network which it "
-                "started from; start a new module, on a new account"
+                f"this module has taken {say_steps(self.steps_taken, rate)}: its declaration is that of the network which "
+                "it started from; start a new module, on a new account"
             )
         initial.check_finite()
         # A label on top of a network has no part in its training.

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_warn
 
+from lightning_dpgen.common.plain_text import say_steps
 from lightning_dpgen.plugins.namespaces import classes, pl
 from lightning_dpgen.plugins.noisy_metrics import ERROR
 from lightning_dpgen.privacy.account import Account
@@ -89,7 +90,7 @@ class PublicNumbers:
 
     def _say_what_it_costs(self, callback: Any, rest: int) -> None:
         plan = self._account.plan
-        count = plan.stage(self._stage).count
+        stage = plan.stage(self._stage)
         charged = (
             "the plan is charged up to the next of its stops, by private.release(...)"
             if plan.stops
@@ -97,8 +98,8 @@ class PublicNumbers:
             "times that stops=[...] names); release_weights(model, private.account, ...) releases the weights"
         )
         rank_zero_warn(
-            f"{type(callback).__name__}(monitor={callback.monitor!r}) ends the fit after {count - rest} of {count} steps: "
-            f"{charged}"
+            f"{type(callback).__name__}(monitor={callback.monitor!r}) ends the fit after {stage.count - rest:,} of "
+            f"{say_steps(stage.count, stage.access.sample_rate)}: {charged}"
         )
 
     def _save(self, callback: Any) -> None:
