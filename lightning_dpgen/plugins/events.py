@@ -87,6 +87,11 @@ class PublicEvents(pl.loggers.Logger):
         self._write_summary(_summaries().image(f"{PUBLIC}{name}", picture, dataformats=form), step)
 
     @rank_zero_only
+    def log_text(self, name: str, text: str, step: int) -> None:
+        """Write text in Markdown that follows from released parameters."""
+        self._write_summary(_summaries().text(f"{PUBLIC}{name}", text), step)
+
+    @rank_zero_only
     def log_bars(self, name: str, values: Sequence[float], step: int) -> None:
         """Write released numbers of components 0 to k - 1, as a histogram with one bar for each."""
         self._write_summary(_summaries().histogram_raw(f"{PUBLIC}{name}", **bars(values)), step)

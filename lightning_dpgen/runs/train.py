@@ -167,7 +167,7 @@ def _devices(run: Context) -> dict[str, Any]:
 
 
 def _between_previews(steps: int) -> int:
-    """Return the steps between two sheets: ten in a long training, two in a short one; one takes some twenty steps."""
+    """Return the steps between two looks: ten in a long training, two in a short one; a sheet takes some twenty steps."""
     return max(1, min(max(steps // 10, 1000), -(-steps // 2)))
 
 

@@ -89,7 +89,7 @@ class TrainerSpec(Spec):
     )
     log_every: int = setting("steps between two lines of the logs", 50, ge=1, le=10**9)
     previews_every: int | None = setting(
-        "steps between two sheets of samples in the logs; 0 for none", ge=0, le=10**9, by_default="a tenth of the steps"
+        "steps between two looks at samples in the logs; 0 for none", ge=0, le=10**9, by_default="a tenth of the steps"
     )
     checkpoint_every: int | None = setting(
         "steps between two checkpoints", ge=1, le=10**9, by_default="a fiftieth of the steps"
