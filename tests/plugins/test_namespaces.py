@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import os
 import pickle
 import subprocess
 import sys
@@ -161,6 +162,18 @@ REFUSED = {
 }
 
 
+@pytest.fixture
+def alone_again():
+    """Take back what Lightning has set up for several processes before it is refused: a group, and their variables."""
+    before = dict(os.environ)
+    yield
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.mark.usefixtures("alone_again")
 @pytest.mark.parametrize("case", REFUSED)
 def test_refusals_are_the_same_in_both_namespaces(spaces, case):
     options, hooks = REFUSED[case]
