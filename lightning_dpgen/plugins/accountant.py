@@ -118,7 +118,8 @@ class MomentsAccountant(Callback):
                 raise MisconfigurationException(str(error)) from None
         if trainer.is_global_zero:
             close_logs(trainer.loggers)
-        self._logs = PrivateLogs(trainer, share=self._share_logs)
+        bought = () if self._purchases is None else self._purchases.names
+        self._logs = PrivateLogs(trainer, share=self._share_logs, bought=bought)
         if stage == "fit":
             self._begin_fit(trainer, module)
 

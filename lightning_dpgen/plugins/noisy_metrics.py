@@ -27,7 +27,7 @@ from torch import Tensor
 from lightning_dpgen.common.arguments import check_number
 from lightning_dpgen.common.plain_text import listed
 from lightning_dpgen.optim.stages import METRICS
-from lightning_dpgen.plugins.lot_log import PRIVATE, PUBLIC
+from lightning_dpgen.plugins.lot_log import ERROR, PRIVATE, PUBLIC
 from lightning_dpgen.privacy.access import OpenAccess
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import gaussian
@@ -39,8 +39,6 @@ LOSS = "loss"
 _STEPS = 2**20
 # The quantile of a normal that 95 % of its absolute values are below.
 _NORMAL_95 = 1.959964
-# The end of the name of an error bar, behind that of its mean.
-ERROR = "_error"
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.common.folders import FILE, restrict
 from lightning_dpgen.plugins.events import PublicEvents
-from lightning_dpgen.plugins.lot_log import PRIVATE, PUBLIC
+from lightning_dpgen.plugins.lot_log import ERROR, PRIVATE, PUBLIC
 from lightning_dpgen.plugins.namespaces import classes, pl
 
 # Those that write to a disk of the curator's own.
@@ -32,9 +32,12 @@ class PrivateLogs:
     Args:
         trainer: a Trainer at the setup of one of its entry points.
         share: whether services get private numbers, too.
+        bought: the names of the public numbers that the plan buys. What is logged by one of them is private, too: callbacks
+            that follow the bought number would find the other in its place.
     """
 
-    def __init__(self, trainer: pl.Trainer, *, share: bool = False) -> None:
+    def __init__(self, trainer: pl.Trainer, *, share: bool = False, bought: Collection[str] = ()) -> None:
+        self._bought = {name + behind for name in bought for behind in ("", ERROR)}
         self._has_warned = False
         self._services = [] if share else [logger for logger in trainer.loggers if not is_local(logger)]
         for logger in self._services:
@@ -59,7 +62,14 @@ class PrivateLogs:
     def _named(self, keep: Callable[..., None]) -> Callable[..., None]:
         def log(hook: str, name: str, value: Any, prog_bar: bool = False, **options: Any) -> None:
             # A number that a user computes from public data says so in its name.
-            name = name if name.startswith((PRIVATE, PUBLIC)) else PRIVATE + name
+            if name in self._bought:
+                warnings.warn(
+                    f"self.log({name!r}, ...): the plan buys the number of this name, and what is logged is another one, "
+                    f"which stands under {PRIVATE}{name}: log it by another name",
+                    stacklevel=2,
+                )
+            public = name.startswith(PUBLIC) and name not in self._bought
+            name = name if public or name.startswith(PRIVATE) else PRIVATE + name
             if self._services and prog_bar and name.startswith(PRIVATE):
                 self._warn(self._services[0])
                 prog_bar = False

@@ -9,8 +9,8 @@ import torch
 from lightning_utilities.core.rank_zero import rank_zero_warn
 
 from lightning_dpgen.common.plain_text import say_steps
+from lightning_dpgen.plugins.lot_log import ERROR
 from lightning_dpgen.plugins.namespaces import classes, pl
-from lightning_dpgen.plugins.noisy_metrics import ERROR
 from lightning_dpgen.privacy.account import Account
 
 # Hooks in which stock callbacks look at their number when an epoch or a validation ends, whether it is new or not.
@@ -41,19 +41,18 @@ class PublicNumbers:
         callbacks: list[Any] = getattr(trainer, "callbacks", [])
         following = [callback for callback in callbacks if getattr(callback, "monitor", None) in self.names]
         self._stops = [callback for callback in following if isinstance(callback, classes("callbacks.EarlyStopping"))]
+        saving = [callback for callback in following if isinstance(callback, classes("callbacks.ModelCheckpoint"))]
         # With the number of new values that each has seen.
-        self._saves: dict[Any, int] = {
-            callback: 0
-            for callback in following
-            if isinstance(callback, classes("callbacks.ModelCheckpoint")) and callback.every_n_epochs
-        }
-        for callback in (*self._stops, *self._saves):
+        self._saves: dict[Any, int] = {callback: 0 for callback in saving if callback.every_n_epochs}
+        # One that saves by steps would fail where a validation ends before the first number is bought.
+        self._following = [*self._stops, *saving]
+        for callback in self._following:
             for hook in _AT_ENDS:
                 vars(callback)[hook] = _nothing
 
     def end(self) -> None:
         """Let callbacks look at their numbers as ever."""
-        for callback in (*self._stops, *self._saves):
+        for callback in self._following:
             for hook in _AT_ENDS:
                 vars(callback).pop(hook, None)
 

@@ -50,9 +50,8 @@ _OPTIONAL = ("experiment", "split", "trainer")
 TARGET = "_target_"
 # Hydra writes these of its own settings itself.
 _NOT_SET = ("hydra.runtime.", "hydra.overrides.", "hydra.job.config_name", "hydra.job.override_dirname", "hydra.searchpath")
-# A resolver: whatever stands before a colon.
-_RESOLVER = re.compile(r"\$\{[^{}]*:")
-_REFERENCE = re.compile(r"\$\{")
+# A reference to another setting by its name alone: OmegaConf's grammar has braces within braces, in which resolvers hide.
+_REFERENCE = re.compile(r"\$\{\.*[A-Za-z_][\w.]*\}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,7 @@ def _take_back(values: Any, names: Sequence[str]) -> None:
 def _resolved(values: dict[str, Any]) -> dict[str, Any]:
     """Return the values of files with each reference to another setting in its place; nothing else is looked up."""
     for name, text in _texts(values):
-        if _RESOLVER.search(text):
+        if "${" in _REFERENCE.sub("", text):
             raise UsageError(
                 f"{name}={text}: a file may refer to another setting, as in ${{model.hidden}}, and to nothing else: what "
                 "the environment or the clock says is given by the command line, where the shell looks it up"

@@ -419,6 +419,27 @@ def test_checkpoints_are_those_of_the_best_values(tmp_path):
     assert abs(float(state["state_dict"]["at"])) == pytest.approx(values[step], abs=1e-3)
 
 
+def test_what_is_logged_by_the_name_of_a_bought_number_is_private(tmp_path):
+    """A validation of the Trainer's own, of private records, would else stand where callbacks find what was bought."""
+
+    class Slips(Steered):
+        def validation_step(self, batch, batch_idx):
+            super().validation_step(batch, batch_idx)
+            for name in ("public/val", "public/val_error", "public/mine"):
+                self.log(name, 8.0)
+
+    saves = ModelCheckpoint(tmp_path, monitor="public/val", save_top_k=-1, every_n_train_steps=1)
+    with pytest.warns(UserWarning, match=r"self\.log\('public/val', \.\.\.\): the plan buys the number of this name"):
+        trainer, log = _fit(
+            _steered(), Slips(), saves, enable_checkpointing=True, val_dataloaders=PUBLIC_DATA, val_check_interval=1
+        )
+    values = {value for _, value in log.of("public/val")}
+    assert len(values) == 6 and 8.0 not in values
+    assert {round(float(value), 5) for value in saves.best_k_models.values()} <= {round(value, 5) for value in values}
+    assert float(trainer.callback_metrics["public/val_error"]) != 8.0 and trainer.callback_metrics["public/mine"] == 8.0
+    assert trainer.callback_metrics["private/public/val"] == 8.0
+
+
 def test_a_plateau_of_a_bought_number_lowers_the_rate():
     """A rate that is halved after two values that are no better, and looked at when there is a new one."""
     module, rates = Steered(monitor="public/val"), []
