@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +22,13 @@ from lightning_dpgen.plugins.namespaces import Callback, MisconfigurationExcepti
 from lightning_dpgen.plugins.private_logs import PrivateLogs, changes_of_logs, close_logs
 from lightning_dpgen.plugins.purchases import Purchases
 from lightning_dpgen.plugins.settings_log import log_settings
-from lightning_dpgen.plugins.trainer_checks import check_sharded, shards_modules, validate_trainer
+from lightning_dpgen.plugins.trainer_checks import (
+    check_sharded,
+    end_leniently,
+    follow_leniently,
+    shards_modules,
+    validate_trainer,
+)
 from lightning_dpgen.plugins.training_ledger import go_on_from, record_of
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, NotInstalled, RanksDiffer
@@ -107,10 +113,13 @@ class MomentsAccountant(Callback):
         self._described: str | None = None
         # The optimizers of sharded parameters.
         self._sharded: list[PrivateOptimizer] = []
+        # Callbacks of the Trainer that are strict outside of the fit.
+        self._lenient: list[Any] = []
 
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":
-            validate_trainer(trainer, self.account, self.stage, steps_itself=self._kind_of(module) is None)
+            steps_itself = self._kind_of(module) is None
+            validate_trainer(trainer, self.account, self.stage, steps_itself=steps_itself, bought=self._bought)
             self._check_options(trainer)
             try:
                 self.account.join(Ranks.join())
@@ -118,10 +127,15 @@ class MomentsAccountant(Callback):
                 raise MisconfigurationException(str(error)) from None
         if trainer.is_global_zero:
             close_logs(trainer.loggers)
-        bought = () if self._purchases is None else self._purchases.names
-        self._logs = PrivateLogs(trainer, share=self._share_logs, bought=bought)
+        self._logs = PrivateLogs(trainer, share=self._share_logs, bought=self._bought)
         if stage == "fit":
+            self._lenient = follow_leniently(trainer, self._bought)
             self._begin_fit(trainer, module)
+
+    @property
+    def _bought(self) -> Collection[str]:
+        """The names of the public numbers that the plan buys."""
+        return () if self._purchases is None else self._purchases.names
 
     def _begin_fit(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if (kind := self._kind_of(module)) is not None:
@@ -193,6 +207,8 @@ class MomentsAccountant(Callback):
         if self._log is not None:
             self._log.end()
             self._log = None
+        end_leniently(trainer, self._lenient)
+        self._lenient = []
         for logger in self._without_metric:
             logger._default_hp_metric = True
         self._without_metric = []

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
+from collections.abc import Collection
 from typing import Any
 
+from lightning_dpgen.common.nearest_word import nearest
 from lightning_dpgen.gradients.layers import checked_layers
 from lightning_dpgen.gradients.shards import check_policies, has_shards
-from lightning_dpgen.plugins.lot_log import PUBLIC
+from lightning_dpgen.plugins.lot_log import PRIVATE, PUBLIC
 from lightning_dpgen.plugins.namespaces import MisconfigurationException, classes, pl
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import TRAINING
@@ -20,7 +23,12 @@ _IN_BRACES = re.compile(r"\{(.*?)[:\}]")
 
 
 def validate_trainer(
-    trainer: pl.Trainer, account: Account, stage: str = TRAINING, *, steps_itself: bool | None = None
+    trainer: pl.Trainer,
+    account: Account,
+    stage: str = TRAINING,
+    *,
+    steps_itself: bool | None = None,
+    bought: Collection[str] = (),
 ) -> None:
     """Refuse a fit that would not keep the promise of the account's plan.
 
@@ -29,6 +37,7 @@ def validate_trainer(
         account: the account of the part that calls this.
         stage: the plan's stage that the steps belong to.
         steps_itself: whether the module makes its steps; None for one with manual optimization.
+        bought: the names of the public numbers that the plan buys.
 
     Raises:
         MisconfigurationException: naming the setting and what to do.
@@ -82,7 +91,7 @@ def validate_trainer(
             "and a fit ends with the last planned step: leave it out, and plan as many steps as you want"
         )
     for callback in callbacks:
-        _check_callback(callback)
+        _check_callback(callback, bought)
     if trainer_.overfit_batches:
         raise MisconfigurationException(
             "overfit_batches replaces Poisson sampling, on which the accounting rests: leave it out"
@@ -90,7 +99,7 @@ def validate_trainer(
     _check_strategy(trainer.strategy)
 
 
-def _check_callback(callback: pl.Callback) -> None:
+def _check_callback(callback: pl.Callback, bought: Collection[str]) -> None:
     """Refuse a callback that looks at records, or whose work a private fit does not allow."""
     name = type(callback).__name__
     monitor = getattr(callback, "monitor", None)
@@ -98,7 +107,13 @@ def _check_callback(callback: pl.Callback) -> None:
         raise MisconfigurationException(
             f"{name}(monitor={monitor!r}) selects by a number computed from records, whose cost is in no plan: leave it "
             "out, buy a noisy mean (metrics= or validation= of a PrivateTraining) and follow that, as in monitor="
-            f"{PUBLIC + str(monitor)!r}, or log what is computed from synthetic or public data under public/"
+            f"{PUBLIC + str(monitor).removeprefix(PRIVATE)!r}, or log what is computed from synthetic or public data under "
+            "public/"
+        )
+    if monitor is not None and monitor not in bought and (near := nearest(monitor, bought)) is not None:
+        raise MisconfigurationException(
+            f"{name}(monitor={monitor!r}): the plan buys no number of this name, but {near!r}: follow that, or log one of "
+            "your own, of public data, by a name that is less alike"
         )
     for setting in ("filename", "CHECKPOINT_NAME_LAST") if isinstance(callback, classes("callbacks.Checkpoint")) else ():
         template = getattr(callback, setting, None) or ""
@@ -176,6 +191,37 @@ def _ray_strategy() -> type | None:
 def shards_modules(trainer: pl.Trainer) -> bool:
     """Return True if the strategy of a Trainer leaves a part of each parameter with each rank."""
     return isinstance(trainer.strategy, classes("strategies.ModelParallelStrategy"))
+
+
+def follow_leniently(trainer: pl.Trainer, bought: Collection[str]) -> list[Any]:
+    """Return each `EarlyStopping` that would end a fit with an error where the module does not log its number.
+
+    That error comes at the end, when all steps are paid for, so `end_leniently` warns in its place.
+
+    Args:
+        bought: the names of the public numbers that the plan buys.
+    """
+    trainer_: Any = trainer
+    lenient = [
+        callback
+        for callback in trainer_.callbacks
+        if isinstance(callback, classes("callbacks.EarlyStopping")) and callback.monitor not in bought and callback.strict
+    ]
+    for callback in lenient:
+        callback.strict = False
+    return lenient
+
+
+def end_leniently(trainer: pl.Trainer, lenient: list[Any]) -> None:
+    """Give back what `follow_leniently` returned, and warn of a number that nothing has logged."""
+    for callback in lenient:
+        callback.strict = True
+        if callback.monitor not in trainer.callback_metrics:
+            warnings.warn(
+                f"{type(callback).__name__}(monitor={callback.monitor!r}) has stopped nothing: the plan buys no number of "
+                "this name, and nothing has logged one of public data",
+                stacklevel=2,
+            )
 
 
 def check_sharded(trainer: pl.Trainer, module: pl.LightningModule) -> None:

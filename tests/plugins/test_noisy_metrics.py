@@ -469,9 +469,21 @@ def test_a_plateau_of_another_number_is_refused(monitor):
 
 
 def test_free_numbers_are_refused_and_say_what_to_buy():
-    for callback in (EarlyStopping("val"), ModelCheckpoint(monitor="val")):
+    for callback in (EarlyStopping("val"), ModelCheckpoint(monitor="val"), EarlyStopping("private/val")):
         with pytest.raises(MisconfigurationException, match=r"buy a noisy mean.*monitor='public/val'"):
             _fit(_steered(), Steered(), callback, enable_checkpointing=True)
+
+
+def test_a_misspelled_number_is_refused_and_one_that_is_never_logged_stops_nothing(tmp_path):
+    for callback in (EarlyStopping("public/vall"), ModelCheckpoint(tmp_path, monitor="public/vall")):
+        private = _steered()
+        with pytest.raises(MisconfigurationException, match="buys no number of this name, but 'public/val': follow that"):
+            _fit(private, Steered(), callback, enable_checkpointing=True)
+        assert private.account.remaining("training") == 12
+    private, stop = _steered(), EarlyStopping("public/mine", mode="max")
+    with pytest.warns(match=r"EarlyStopping\(monitor='public/mine'\) has stopped nothing"):
+        _fit(private, Steered(), stop)
+    assert private.account.finished and stop.strict, "all steps are made, and the fit ends as ever"
 
 
 # ---- interruptions
