@@ -82,7 +82,8 @@ class LearningRates:
         for scheduler in [config.scheduler for config in self._configs]:
             monitor = self._monitors.get(id(scheduler))
             if isinstance(scheduler, ReduceLROnPlateau) and monitor not in bought:
-                known = f"one of {', '.join(sorted(bought))}" if bought else "a number that metrics=NoisyMetrics(...) buys"
+                known = f"one of {', '.join(sorted(bought))}, or another that" if bought else "a number that"
+                known += " metrics=NoisyMetrics(...) or validation=PrivateValidation(...) buys"
                 raise MisconfigurationException(
                     f"a learning rate that follows a plateau (ReduceLROnPlateau, monitor={monitor!r}) would follow private "
                     f"numbers, whose cost is in no plan: take a schedule of steps, or for monitor {known}"

@@ -24,7 +24,7 @@ from lightning_dpgen.privacy.account import Account
 
 # The beginning of a name says who may see the number: one under ``public/`` is covered by the ledger.
 PRIVATE, PUBLIC = "private/", "public/"
-# What stands behind the name of a noisy mean for its error bar.
+# The end of the name of an error bar, behind that of its noisy mean.
 ERROR = "_error"
 # The most bounds of a term that a line lists; of more it has the smallest and the largest.
 _MOST_BOUNDS = 12

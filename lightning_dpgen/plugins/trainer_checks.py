@@ -90,6 +90,12 @@ def validate_trainer(
             f"max_steps={trainer.max_steps}: of a module that steps itself a Trainer counts blocks of lots and not steps, "
             "and a fit ends with the last planned step: leave it out, and plan as many steps as you want"
         )
+    if trainer_.fast_dev_run and account.ledger.path is not None:
+        raise MisconfigurationException(
+            f"fast_dev_run={trainer_.fast_dev_run!r} with a ledger in {account.ledger.path}: its steps would be paid for, "
+            "and the fit that follows would have to go on from a checkpoint that it does not write: try the module without "
+            "ledger=, which keeps it in memory"
+        )
     for callback in callbacks:
         _check_callback(callback, bought)
     if trainer_.overfit_batches:

@@ -243,6 +243,14 @@ def test_a_module_that_cannot_be_fitted_costs_nothing_and_leaves_the_training_as
     assert private.account.finished
 
 
+def test_a_dry_run_spends_nothing_of_a_ledger_that_stays(tmp_path):
+    private = _private(ledger=tmp_path / "ledger.jsonl")
+    with pytest.raises(MisconfigurationException, match="fast_dev_run=True with a ledger in"):
+        _trainer(private.callback(), fast_dev_run=True).fit(Plain(), private.loader())
+    assert not private.account.accesses
+    private.account.ledger.close()
+
+
 def test_an_optimizer_that_is_private_already_is_refused():
     private = _private()
     with pytest.raises(MisconfigurationException, match="return the torch optimizer"):
