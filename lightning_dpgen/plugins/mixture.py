@@ -23,7 +23,7 @@ from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import check_noises
 from lightning_dpgen.plugins.component_log import log_components
 from lightning_dpgen.plugins.lot_log import LotLog
-from lightning_dpgen.plugins.namespaces import MisconfigurationException, pl, warn_of_other_trainers
+from lightning_dpgen.plugins.namespaces import MisconfigurationException, pl
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import TRAINING
 from lightning_dpgen.privacy.planning.stage_spec import declared_records
@@ -89,7 +89,6 @@ class PrivateMixture(pl.LightningModule):
         micro_batch: MicroBatch = None,
     ) -> None:
         super().__init__()
-        warn_of_other_trainers(self)
         check_micro_batch(micro_batch)
         if not (isinstance(averaging, int | float) and 0.0 <= averaging < 1.0):
             raise ValueError(f"averaging={averaging!r}: expected a number from 0, below 1")

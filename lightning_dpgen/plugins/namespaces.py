@@ -8,7 +8,6 @@ from `pl`, and what a user hands over is compared with the classes of each names
 from __future__ import annotations
 
 import sys
-import warnings
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,8 +15,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 PLAIN, JOINT = "pytorch_lightning", "lightning.pytorch"
-# True if the program had imported a Lightning before it imported this.
-_IS_TOLD = not sys.modules.keys().isdisjoint((PLAIN, JOINT))
 
 
 def _chosen() -> str:
@@ -74,13 +71,3 @@ def _caught_as(kinds: tuple[type, ...]) -> type[MisconfigurationException]:
     ours = MisconfigurationException
     others = [kind for kind in kinds if not issubclass(ours, kind)]
     return type(ours.__name__, (ours, *others), {}) if others else ours
-
-
-def warn_of_other_trainers(part: object) -> None:
-    """Warn of a module or datamodule that derives from a namespace which the program does not seem to use."""
-    if not _IS_TOLD and pl.__name__ == PLAIN and JOINT in sys.modules:
-        warnings.warn(
-            f"{type(part).__name__} derives from a class of {PLAIN}, and a Trainer of lightning takes none of these: write "
-            f"import lightning before the first import of lightning_dpgen, or take the Trainer of {PLAIN}",
-            stacklevel=3,
-        )

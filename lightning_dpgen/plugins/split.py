@@ -15,7 +15,7 @@ from lightning_dpgen.clustering.settings import SplitSettings
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.passes.kept_records import KeptRecords
 from lightning_dpgen.passes.reduce import PassExecutor
-from lightning_dpgen.plugins.namespaces import MisconfigurationException, pl, warn_of_other_trainers
+from lightning_dpgen.plugins.namespaces import MisconfigurationException, pl
 from lightning_dpgen.plugins.trainer_checks import validate_trainer
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
@@ -79,7 +79,6 @@ class PrivateSplitDataModule(pl.LightningDataModule):
                 f"records: a {type(records).__name__}: expected Records, as encode_table or encode_images return them"
             )
         super().__init__()
-        warn_of_other_trainers(self)
         self._keep, self._after_access = None if keep is None else Path(keep), after_access
         self.state: SplitState | None = None
         self._records, self.account = records, account

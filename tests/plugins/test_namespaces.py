@@ -310,11 +310,3 @@ def test_modules_of_ours_fit_in_the_namespace_that_is_imported_before(tmp_path):
 def test_either_works_alone(space, absent, tmp_path):
     ended = _run(tmp_path, OWN_MODULES + COMMAND, space, blocked=absent)
     assert ended.returncode == 0, ended.stderr
-
-
-@pytest.mark.slow
-def test_a_module_for_another_trainer_than_the_one_that_is_imported_later_warns(tmp_path):
-    late = "warnings.simplefilter('error', UserWarning)\nimport lightning\n"
-    ended = _run(tmp_path, late + OWN_MODULES, namespaces.PLAIN)
-    assert ended.returncode == 1
-    assert "VAE derives from a class of pytorch_lightning, and a Trainer of lightning takes none" in ended.stderr
