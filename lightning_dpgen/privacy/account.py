@@ -476,6 +476,7 @@ class Account:
             PlanMismatch: if an access is missing, came twice or had other noise than promised.
         """
         self.ledger.close()
+        self.read_on()
         reconcile.check_complete(self.plan, self.accesses)
 
     def stop(self) -> Stopped:
@@ -503,9 +504,22 @@ class Account:
         if self.follows:
             raise LedgerError("this process is one of several, and rank 0 alone stops the run: call it there after the fit")
         with self._lock:
+            self.read_on()
             if not self.finished:
+                before = self.ledger.plan
                 self.ledger.stop()
+                if self.ledger.plan != before:
+                    self.plan = Plan.from_json(self.ledger.plan)
             return self._entry.stop(self.ledger, self.plan)
+
+    def read_on(self) -> None:
+        """Count what another account has drawn and written to the file since this one closed its ledger.
+
+        Raises:
+            LedgerError: if the file is damaged or missing, or another run's.
+        """
+        if self.ledger.read_on():
+            self.plan = Plan.from_json(self.ledger.plan)
 
     def certify(self) -> tuple[dp_accounting.DpEvent, Spent]:
         """Return event and epsilon for the certificate: the plan's, unless the ledger's is larger.
@@ -513,11 +527,13 @@ class Account:
         A run that stopped early, for whatever was seen, does not get a smaller epsilon: reading an odometer at a
         chosen time under-reports. A run that was stopped for good (`stop`) costs what the next time costs that its plan
         has named, if it has. Where a reference stands for the rest of a plan, the ledger's accesses must be below
-        it, too.
+        it, too. What another account has gone on to draw since this one closed its ledger counts.
 
         Raises:
             PlanMismatch: if nothing was drawn, or the ledger's accesses are not below the reference.
+            LedgerError: as `read_on`.
         """
+        self.read_on()
         return reconcile.certify(self.plan, self.accesses, self.named_stop)
 
     @property

@@ -267,11 +267,37 @@ class Ledger:
         if os.getpid() != self._process:
             raise LedgerError(f"{self.path}: is written by process {self._process}; a forked child does not stop its run")
         if self._closed and self.path is not None and not self.stopped:
-            # Another holder of the file writes what follows a clean end.
-            Ledger.reopen(self.path).stop()
+            # Another holder of the file writes what follows a clean end, and knows what others have written there since.
+            reopened = Ledger.reopen(self.path)
+            reopened.stop()
+            self._take_over(reopened)
         elif not self._closed:
             self._end({"stopped": self._total})
         self.stopped = True
+
+    def read_on(self) -> bool:
+        """Count what another holder has written since this ledger was closed; return whether there is any.
+
+        Raises:
+            LedgerError: if the file is damaged or missing, or another run's.
+        """
+        if not self._closed or self.path is None:
+            return False
+        try:
+            unchanged = chain.heads_file(self.path).read_bytes().rstrip().endswith(self.head.encode())
+            if not unchanged:
+                self._take_over(Ledger.read(self.path))
+        except FileNotFoundError as error:
+            raise LedgerError(
+                f"{self.path}: the ledger was here, and {error.filename} is missing, so it is not known whether the run "
+                "has gone on: put the private folder back"
+            ) from None
+        return not unchanged
+
+    def _take_over(self, later: Ledger) -> None:
+        if later.run != self.run or not later.knows(self.head):
+            raise LedgerError(f"{self.path}: holds another run than it did when this ledger was closed, or an older copy")
+        self.follow(later.state)
 
     @property
     def _total(self) -> int:

@@ -82,6 +82,7 @@ def make_certificate(
         folder: the folder of every file but the certificate.
         selection: the law and mean of the number of trials, score, space and choice; None for one run.
     """
+    account.read_on()
     plan = account.plan
     event, spending = account.certify()
     private = account.private

@@ -180,6 +180,24 @@ def test_it_may_go_on_instead_of_being_released(tmp_path):
     assert verify(tmp_path / "release").good
 
 
+def test_a_fit_that_another_program_has_gone_on_with_counts_whole_in_the_first(tmp_path):
+    """The first one has closed its ledger, by a release; what another account draws then counts when it stops."""
+    ledger, kept = tmp_path / "ledger.jsonl", tmp_path / "kept.ckpt"
+    study = Study(tmp_path / "study.jsonl", epsilon=9.0, delta=1e-5)
+    first, model = _fitted(2, stops=[3, 6], ledger=ledger, keep=kept, study=study)
+    release_weights(model, first.account, tmp_path / "early", data="rows")
+    whole = study.total.epsilon
+    second, later = _fitted(7, stops=[3, 6], ledger=ledger, checkpoint=kept, study=study)
+    second.account.ledger.close()
+    with pytest.raises(ValueError, match="not those that the last private step left"):
+        first.release(model, tmp_path / "release")
+    assert study.total.epsilon == whole and not first.account.ledger.stopped
+    assert first.stop().drawn == (("training", 9, 12),)
+    certificate = second.release(later, tmp_path / "release")
+    assert certificate["stops"]["charged"] == 12 and certificate["stopped"] == {"training": 9}
+    assert certificate["study"]["epsilon"] == round_up(study.total.epsilon) and verify(tmp_path / "release").good
+
+
 def test_what_a_stopped_training_has_not_drawn_goes_back(tmp_path):
     """Its weights may be released, at the cost of the whole plan; the study counts what was drawn."""
     study = Study(tmp_path / "study.jsonl", epsilon=9.0, delta=1e-5)

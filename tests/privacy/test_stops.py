@@ -197,6 +197,69 @@ def test_an_account_that_began_before_the_stop_of_a_copy_is_refused_when_it_ente
         _draw(account)
 
 
+def _gone_on(tmp_path, study=None, **changes):
+    """Return an account that has drawn one access and closed its ledger, and one that has drawn four more since."""
+    path = tmp_path / "ledger.jsonl"
+    account = Account(_plan(**changes), path, study=study)
+    _draw(account)
+    account.ledger.close()
+    other = Account.resume(path, study=study)
+    other.go_on(account.done)
+    _draw(other, 4)
+    return account, other
+
+
+def test_what_another_account_has_drawn_since_counts_when_the_first_one_stops(study, tmp_path):
+    account, other = _gone_on(tmp_path, study, stops=(1, 3))
+    whole = study.total
+    with pytest.raises(LedgerError, match="is writing this ledger"):
+        account.stop()
+    assert study.total == whole
+    other.ledger.close()
+    assert account.stop().drawn == (("steps", 5, 6),)
+    assert study.total.epsilon == _alone(TIMES(GAUSSIAN(5.0), 5), tmp_path)
+    assert account.named_stop is None and account.certify()[1].epsilon == account.plan.epsilon
+    assert account.ledger.accesses == Ledger.read(tmp_path / "ledger.jsonl").accesses
+    # An account that is told of nothing finds the last line, too.
+    assert other.stop().drawn == (("steps", 5, 6),) and study.total.runs == 1
+    assert other.ledger.stopped and other.certify()[1].epsilon == account.plan.epsilon
+
+
+def test_a_run_that_another_account_has_finished_stays_whole(study, tmp_path):
+    account, other = _gone_on(tmp_path, study)
+    _draw(other)
+    other.ledger.record_trained("last")
+    other.verify_complete()
+    before = study.total
+    assert account.stop().finished and study.total == before and not account.ledger.stopped
+    assert account.ledger.trained == "last"
+    account.verify_complete()
+
+
+def test_a_certificate_knows_what_another_account_has_stopped(tmp_path):
+    account, other = _gone_on(tmp_path, stops=(1, 5))
+    other.stop()
+    event, spent = account.certify()
+    assert account.named_stop == 5 and event == TIMES(GAUSSIAN(5.0), 5) and spent == other.certify()[1]
+
+
+def test_a_ledger_that_is_gone_or_another_s_certifies_nothing(tmp_path):
+    account, other = _gone_on(tmp_path)
+    other.ledger.close()
+    content = {name: (tmp_path / name).read_bytes() for name in ("ledger.jsonl", "ledger.jsonl.heads")}
+    for name in content:
+        (tmp_path / name).unlink()
+    with pytest.raises(LedgerError, match="put the private folder back"):
+        account.certify()
+    Account(_plan(), tmp_path / "ledger.jsonl").ledger.close()
+    for ask in (account.certify, account.stop):
+        with pytest.raises(LedgerError, match="holds another run"):
+            ask()
+    for name in content:
+        (tmp_path / name).write_bytes(content[name])
+    assert account.certify()[1].epsilon == account.plan.epsilon and account.count("steps") == 5
+
+
 def test_a_line_behind_the_last_one_is_damage(tmp_path, study):
     path = tmp_path / "ledger.jsonl"
     account = Account(_plan(), path, study=study)
