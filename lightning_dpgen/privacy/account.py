@@ -26,7 +26,7 @@ from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.privacy.reconcile import Progress
 from lightning_dpgen.privacy.sampling.correlated_noise import CorrelatedState
 from lightning_dpgen.privacy.software import launched_as, versions
-from lightning_dpgen.privacy.studies.entry import Stopped, StudyEntry, check_stream, check_study
+from lightning_dpgen.privacy.studies.entry import Stopped, StudyEntry, check_stream, check_study, name_in_ledger
 from lightning_dpgen.privacy.studies.study import Study
 from lightning_dpgen.privacy.studies.study_total import Total
 
@@ -80,7 +80,9 @@ class Account:
     ) -> None:
         stream, path = stream or PrivateStream(), None if launched_as() else ledger
         check_stream(study, stream)
-        self._begin(plan, Ledger(path, plan=plan.as_json(), about=about, noise=stream.source), stream, study)
+        known = None if study is None else name_in_ledger(study)
+        new = Ledger(path, plan=plan.as_json(), about=about, noise=stream.source, study=known)
+        self._begin(plan, new, stream, study)
 
     @classmethod
     def resume(

@@ -307,8 +307,43 @@ def test_a_ledger_and_a_study_of_before_load_and_stop(tmp_path):
     with pytest.raises(LedgerError, match="holds no entry of run"):
         stop_run(tmp_path / "ledger.jsonl", study)
     assert not Ledger.read(tmp_path / "ledger.jsonl").stopped
-    study.enter(account.ledger.run, account.plan.event)
-    assert stop_run(tmp_path / "ledger.jsonl", study).after.epsilon == _alone(TIMES(GAUSSIAN(5.0), 2), tmp_path)
+    whole = study.enter(account.ledger.run, account.plan.event)
+    stopped = stop_run(tmp_path / "ledger.jsonl", study)
+    assert stopped.whole and stopped.after == whole == study.total, "a copy may go on that does not know the study"
+
+
+@pytest.mark.parametrize("drawn", [0, 1])
+def test_a_run_that_began_without_its_study_counts_whole_after_a_stop(study, tmp_path, drawn):
+    """A copy of its ledger from before it was entered, also an empty one, goes on without the study."""
+    account = Account(_plan(), tmp_path / "ledger.jsonl")
+    _draw(account, drawn)
+    account.ledger.close()
+    for end in ("", ".heads"):
+        shutil.copy(tmp_path / f"ledger.jsonl{end}", tmp_path / f"copy.jsonl{end}")
+    resumed = Account.resume(tmp_path / "ledger.jsonl", study=study)
+    resumed.go_on(account.done)
+    _draw(resumed)
+    whole = study.total
+    stopped = resumed.stop()
+    assert stopped.whole and stopped.after == whole == study.total and resumed.ledger.stopped
+    copy = Account.resume(tmp_path / "copy.jsonl")
+    copy.go_on(account.done)
+    _draw(copy, 6 - drawn)
+    copy.verify_complete()
+    assert study.total.epsilon == _alone(TIMES(GAUSSIAN(5.0), 6), tmp_path)
+
+
+def test_a_ledger_names_its_study_before_it_has_its_name(study, tmp_path):
+    """So no copy of it goes on without the study, though nothing has been drawn and nothing entered yet."""
+    path = tmp_path / "ledger.jsonl"
+    Account(_plan(), path, study=study).ledger.close()
+    assert json.loads(path.read_text().splitlines()[1])["study"] == study.identity and study.total.runs == 0
+    with pytest.raises(LedgerError, match="belongs to the study"):
+        Account.resume(path)
+    resumed = Account.resume(path, study=study)
+    resumed.go_on({})
+    _draw(resumed, 2)
+    assert not resumed.stop().whole and study.total.epsilon == _alone(TIMES(GAUSSIAN(5.0), 2), tmp_path)
 
 
 def test_pairs_and_references_stay_whole(study, tmp_path):
