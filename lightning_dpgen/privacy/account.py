@@ -540,5 +540,9 @@ class Account:
 
     @property
     def named_stop(self) -> int | None:
-        """The named time of the plan (`Plan.stops`) that a run which was stopped for good is charged up to; else None."""
-        return self.plan.named_stop(self.accesses) if self.ledger.stopped else None
+        """The named time of the plan (`Plan.stops`) that a run which was stopped for good is charged up to; else None.
+
+        A run whose plan was rewritten after a crash is charged whole: the named times are those of the plan as promised.
+        """
+        as_promised = self.ledger.plan == self.ledger.promise
+        return self.plan.named_stop(self.accesses) if self.ledger.stopped and as_promised else None

@@ -604,7 +604,7 @@ def test_a_run_with_other_stages_is_charged_for_them_whole():
 
 
 def test_lost_steps_and_a_stop_go_together(tmp_path):
-    """Steps that a crash has lost count where the run stops; a plan with fewer steps keeps the times before its end."""
+    """Steps that a crash has lost count where the run stops; the plan is the promised one."""
     path = tmp_path / "ledger.jsonl"
     account = Account(_plan(6, stops=(2, 4)), path)
     _draw(account, 3)
@@ -615,9 +615,26 @@ def test_lost_steps_and_a_stop_go_together(tmp_path):
     _draw(resumed)
     resumed.stop()
     assert resumed.ledger.count("steps") == 4 == resumed.named_stop
+
+
+def test_a_rewritten_plan_divides_delta_as_before_and_its_run_is_charged_whole(tmp_path):
+    """Otherwise failures at the named times of both plans would add up to more than delta."""
     stages = (Stage(Access("first", {"sum": 5.0}), 1, 0.1), Stage(Access("steps", {"sum": 5.0}), 6, 0.9))
     plan = Plan(stages, 3.0, DELTA, stops=(2, 5), flexible="steps")
     plan = replace(plan, target_epsilon=plan.epsilon * 1.0001)
     shorter = plan.rewrite({"first": 1, "steps": 0}, {})
-    assert shorter.stage("first").count == 2 and shorter.stage("steps").count == 5 and shorter.stops == (2,)
-    assert shorter.epsilon <= plan.target_epsilon
+    assert shorter.stage("first").count == 2 and shorter.stage("steps").count == 5 and shorter.stops == (2, 4)
+    assert shorter.part_of_delta == plan.part_of_delta and shorter.epsilon <= plan.target_epsilon
+    account = Account(plan, tmp_path / "ledger.jsonl")
+    _draw(account, 1, "first")
+    account.ledger.close()
+    resumed = Account.resume(tmp_path / "ledger.jsonl")
+    resumed.go_on({})
+    _draw(resumed, 1, "first")
+    _draw(resumed, 1)
+    resumed.stop()
+    assert resumed.plan == shorter and resumed.named_stop is None and resumed.certify()[1].epsilon == shorter.epsilon
+    # As many steps as parts of delta are left, or nothing is.
+    narrow = Plan((stages[0], replace(stages[1], count=4)), 3.0, DELTA, stops=(1, 2, 3), flexible="steps")
+    with pytest.raises(BudgetTooSmall, match="no room"):
+        replace(narrow, target_epsilon=narrow.epsilon * 1.0001).rewrite({"first": 1}, {})
