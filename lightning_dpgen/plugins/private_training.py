@@ -303,6 +303,7 @@ class PrivateTraining:
         """
         if self._released is not None:
             raise ValueError(f"this training was released before, to {self._released}: copy that folder instead")
+        self.account.read_on()
         rest, steps, rate = self.account.remaining(TRAINING), self._stage.count, self._stage.access.sample_rate
         if rest == steps:
             raise PlanMismatch(

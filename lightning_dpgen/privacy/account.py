@@ -26,7 +26,7 @@ from lightning_dpgen.privacy.ranks import Ranks
 from lightning_dpgen.privacy.reconcile import Progress
 from lightning_dpgen.privacy.sampling.correlated_noise import CorrelatedState
 from lightning_dpgen.privacy.software import launched_as, versions
-from lightning_dpgen.privacy.studies.entry import Stopped, StudyEntry, check_stream, check_study
+from lightning_dpgen.privacy.studies.entry import Stopped, StudyEntry, check_stream, check_study, name_in_ledger
 from lightning_dpgen.privacy.studies.study import Study
 from lightning_dpgen.privacy.studies.study_total import Total
 
@@ -80,7 +80,9 @@ class Account:
     ) -> None:
         stream, path = stream or PrivateStream(), None if launched_as() else ledger
         check_stream(study, stream)
-        self._begin(plan, Ledger(path, plan=plan.as_json(), about=about, noise=stream.source), stream, study)
+        known = None if study is None else name_in_ledger(study)
+        new = Ledger(path, plan=plan.as_json(), about=about, noise=stream.source, study=known)
+        self._begin(plan, new, stream, study)
 
     @classmethod
     def resume(
@@ -476,6 +478,7 @@ class Account:
             PlanMismatch: if an access is missing, came twice or had other noise than promised.
         """
         self.ledger.close()
+        self.read_on()
         reconcile.check_complete(self.plan, self.accesses)
 
     def stop(self) -> Stopped:
@@ -503,9 +506,22 @@ class Account:
         if self.follows:
             raise LedgerError("this process is one of several, and rank 0 alone stops the run: call it there after the fit")
         with self._lock:
+            self.read_on()
             if not self.finished:
+                before = self.ledger.plan
                 self.ledger.stop()
+                if self.ledger.plan != before:
+                    self.plan = Plan.from_json(self.ledger.plan)
             return self._entry.stop(self.ledger, self.plan)
+
+    def read_on(self) -> None:
+        """Count what another account has drawn and written to the file since this one closed its ledger.
+
+        Raises:
+            LedgerError: if the file is damaged or missing, or another run's.
+        """
+        if self.ledger.read_on():
+            self.plan = Plan.from_json(self.ledger.plan)
 
     def certify(self) -> tuple[dp_accounting.DpEvent, Spent]:
         """Return event and epsilon for the certificate: the plan's, unless the ledger's is larger.
@@ -513,14 +529,20 @@ class Account:
         A run that stopped early, for whatever was seen, does not get a smaller epsilon: reading an odometer at a
         chosen time under-reports. A run that was stopped for good (`stop`) costs what the next time costs that its plan
         has named, if it has. Where a reference stands for the rest of a plan, the ledger's accesses must be below
-        it, too.
+        it, too. What another account has gone on to draw since this one closed its ledger counts.
 
         Raises:
             PlanMismatch: if nothing was drawn, or the ledger's accesses are not below the reference.
+            LedgerError: as `read_on`.
         """
+        self.read_on()
         return reconcile.certify(self.plan, self.accesses, self.named_stop)
 
     @property
     def named_stop(self) -> int | None:
-        """The named time of the plan (`Plan.stops`) that a run which was stopped for good is charged up to; else None."""
-        return self.plan.named_stop(self.accesses) if self.ledger.stopped else None
+        """The named time of the plan (`Plan.stops`) that a run which was stopped for good is charged up to; else None.
+
+        A run whose plan was rewritten after a crash is charged whole: the named times are those of the plan as promised.
+        """
+        as_promised = self.ledger.plan == self.ledger.promise
+        return self.plan.named_stop(self.accesses) if self.ledger.stopped and as_promised else None

@@ -46,8 +46,8 @@ _SHAPES = {
     "stopped": shape(stopped={"type": "integer", "minimum": 0}, never_drawn=_IDS),
 }
 _STATE = (
-    "run", "promise", "plan", "about", "noise", "trained", "study", "stopped", "head", "noises", "_heads", "_ahead",
-    "_drawn", "_counts",
+    "run", "promise", "plan", "about", "noise", "trained", "study", "in_study_first", "stopped", "head", "noises", "_heads",
+    "_ahead", "_drawn", "_counts",
 )  # fmt: skip
 
 
@@ -66,6 +66,7 @@ class Ledger:
         plan: the plan of the run, as JSON.
         about: what must be asked for again when the run goes on (settings, a fingerprint of the records), as JSON.
         noise: the source of the run's noise, in the words of the certificate; a run goes on with no other.
+        study: identity and file of the study that the run belongs to.
 
     Attributes:
         promise, about, noise: as given, or as they were read.
@@ -73,6 +74,8 @@ class Ledger:
         trained: the digest of the parameters that the last step left (`record_trained`); None where none was recorded.
         noises: how noises were drawn (`record_noises`), each kind once, in order; the values say nothing.
         study: identity and file of the study that the run was entered in; None outside of studies.
+        in_study_first: True if the study is named in the first lines, which the file had before it had its name: so there
+            is no copy of it that does not know the study.
         stopped: True once the run was stopped for good.
         head: checksum of the last line, which stands for all lines up to it.
 
@@ -93,11 +96,12 @@ class Ledger:
         plan: Mapping[str, Any] | None = None,
         about: Mapping[str, Any] | None = None,
         noise: str | None = None,
+        study: tuple[str, str] | None = None,
     ) -> None:
         self.path = None if path is None else Path(path)
         self.promise, self.plan, self.noise, self.head = plan, plan, noise, ""
         self.trained: str | None = None
-        self.study: tuple[str, str] | None = None
+        self.study, self.in_study_first = study, study is not None
         self.stopped = False
         # Kept as it will be read again: the keys of JSON are text.
         self.about = parse_json(json.dumps(dict(about or {})).encode(), lone_surrogates=True)
@@ -112,17 +116,18 @@ class Ledger:
         self.run = secrets.token_hex(8)
         header = {"ledger": FORMAT_VERSION, "run": self.run, "opened": chain.now()}
         header |= {"noise": noise, "plan": plan, "about": self.about}
+        first = [header] if study is None else [header, _study_line(study)]
         if self.path is None:
             self._file: FileIO | None = None
             self._witness: FileIO | None = None
             self._lock: filelock.BaseFileLock | None = None
-            self._advance(chain.seal_lines("", [header])[0])
+            self._advance(chain.seal_lines("", first)[0])
             return
         self._lock = _hold(self.path)
         try:
             if self.path.exists():
                 raise FileExistsError(f"{self.path}: there is a ledger already; Account.resume goes on with it")
-            heads, text = chain.seal_lines("", [header])
+            heads, text = chain.seal_lines("", first)
             self._file, self._witness = chain.create(self.path, text, heads[-1])
         except BaseException:
             self._lock.release()
@@ -141,7 +146,7 @@ class Ledger:
         ledger = cls.__new__(cls)
         ledger.path, ledger._closed, ledger._ahead = Path(path), False, []
         ledger._broken, ledger._process, ledger.trained, ledger.noises = False, os.getpid(), None, {}
-        ledger.study, ledger.stopped = None, False
+        ledger.study, ledger.in_study_first, ledger.stopped = None, False, False
         if not ledger.path.exists():
             raise FileNotFoundError(errno.ENOENT, "there is no such ledger", str(path))
         with ExitStack() as resources:
@@ -247,10 +252,10 @@ class Ledger:
         self.trained = digest
         self._append([{"trained": digest}])
 
-    def record_study(self, identity: str, file: Path) -> None:
+    def record_study(self, study: tuple[str, str]) -> None:
         """Record the study that the run is entered in next, so that it goes on with no other and not without it."""
-        self._append([{"study": identity, "file": str(file)}])
-        self.study = (identity, str(file))
+        self._append([_study_line(study)])
+        self.study = study
 
     def close(self) -> None:
         """Write the last line, with the ids of entries that nothing was drawn on; only `reopen` goes on after it."""
@@ -267,11 +272,37 @@ class Ledger:
         if os.getpid() != self._process:
             raise LedgerError(f"{self.path}: is written by process {self._process}; a forked child does not stop its run")
         if self._closed and self.path is not None and not self.stopped:
-            # Another holder of the file writes what follows a clean end.
-            Ledger.reopen(self.path).stop()
+            # Another holder of the file writes what follows a clean end, and knows what others have written there since.
+            reopened = Ledger.reopen(self.path)
+            reopened.stop()
+            self._take_over(reopened)
         elif not self._closed:
             self._end({"stopped": self._total})
         self.stopped = True
+
+    def read_on(self) -> bool:
+        """Count what another holder has written since this ledger was closed; return whether there is any.
+
+        Raises:
+            LedgerError: if the file is damaged or missing, or another run's.
+        """
+        if not self._closed or self.path is None:
+            return False
+        try:
+            unchanged = chain.heads_file(self.path).read_bytes().rstrip().endswith(self.head.encode())
+            if not unchanged:
+                self._take_over(Ledger.read(self.path))
+        except FileNotFoundError as error:
+            raise LedgerError(
+                f"{self.path}: the ledger was here, and {error.filename} is missing, so it is not known whether the run "
+                "has gone on: put the private folder back"
+            ) from None
+        return not unchanged
+
+    def _take_over(self, later: Ledger) -> None:
+        if later.run != self.run or not later.knows(self.head):
+            raise LedgerError(f"{self.path}: holds another run than it did when this ledger was closed, or an older copy")
+        self.follow(later.state)
 
     @property
     def _total(self) -> int:
@@ -343,7 +374,7 @@ class Ledger:
                 elif kind == "trained":
                     self.trained = line["trained"]
                 elif kind == "study":
-                    self.study = (line["study"], line["file"])
+                    self.study, self.in_study_first = (line["study"], line["file"]), self.in_study_first or number == 2
                 elif kind in ("closed", "stopped"):
                     for identity in line["never_drawn"]:
                         if entries.pop(identity, None) is None:
@@ -357,6 +388,10 @@ class Ledger:
         self._drawn = [(access, len(list(equal))) for access, equal in groupby(entries.values())]
         self._counts = Counter(access.stage for access in entries.values())
         return lines.ending
+
+
+def _study_line(study: tuple[str, str]) -> dict[str, Any]:
+    return {"study": study[0], "file": study[1]}
 
 
 def _kind(line: Mapping[str, Any], first: bool) -> str:

@@ -384,12 +384,17 @@ class Plan:
         # Lost accesses change nothing, so as many as make a difference have to come on top of them.
         lost = drawn.get(last.name, 0) - done.get(last.name, 0)
         least, high = max(drawn.get(last.name, 0), lost + min(last.multiple, last.count)), last.count
+        least = max(least, len(self.stops) + 1)
         if grown == self.stages and least <= high:
             return self
 
         def shortened(count: int) -> Plan:
             stages = tuple(replace(s, count=count) if s.name == last.name else s for s in grown)
-            return replace(self, stages=stages, stops=tuple(stop for stop in self.stops if stop < count))
+            # As many times as ever, so that no part of delta grows; the last accesses stand for those behind the new end.
+            kept = [stop for stop in self.stops if stop < count]
+            others = (number for number in range(count - 1, 0, -1) if number not in kept)
+            kept += itertools.islice(others, len(self.stops) - len(kept))
+            return replace(self, stages=stages, stops=tuple(sorted(kept)))
 
         def fits(count: int) -> bool:
             return self.covers(shortened(count).accesses)

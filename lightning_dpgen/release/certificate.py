@@ -82,6 +82,7 @@ def make_certificate(
         folder: the folder of every file but the certificate.
         selection: the law and mean of the number of trials, score, space and choice; None for one run.
     """
+    account.read_on()
     plan = account.plan
     event, spending = account.certify()
     private = account.private
@@ -116,12 +117,15 @@ def make_certificate(
         "event": encode(event),
         "stages": [
             {"name": name, "event": encode(stage), "epsilon": None if epsilon is None else round_up(epsilon)}
+            | ({"interleaved": True} if plan.private and plan.stops and plan.stage(name).interleaved else {})
             for (name, stage), epsilon in zip(named, epsilons, strict=True)
         ],
         "also": (
             also(
-                event,
-                round_up(spending.epsilon),
+                event if account.named_stop is None else plan.event,
+                round_up(
+                    spending.epsilon if account.named_stop is None else plan.cost_of(plan.event, interval=interval).epsilon
+                ),
                 plan.delta,
                 interval,
                 plan.relation,
@@ -196,7 +200,8 @@ def also(
 ) -> dict[str, Any]:
     """State the same event in other ways: a record replaced, Gaussian-DP, and other deltas. Rounded up.
 
-    Of a plan with so many named `times`, each delta is divided by their number.
+    Of a plan with so many named `times`, each delta is divided by their number, and the event is the whole plan's: at an
+    earlier time the outcomes alone have a smaller cost, and the procedure has not.
 
     `replace_one_epsilon` is null if no sound account is known, or if the event holds a reference that does not cover it
     (`replaceable`). `gaussian_mu` belongs to the one Gaussian that is exactly (epsilon, delta)-private; the event itself

@@ -28,7 +28,15 @@ from lightning_dpgen.privacy.accounting.reference import Reference, read_referen
 from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 from lightning_dpgen.privacy.noise.stream import SECURE, STANDARD
 from lightning_dpgen.privacy.sampling.samplers import read_truncation, truncation_failure
-from lightning_dpgen.release.certificate import ACCOUNTANTS, INIT, STUDY_UNKNOWN, TRUNCATED_LOTS, also, stage_epsilons
+from lightning_dpgen.release.certificate import (
+    ACCOUNTANTS,
+    INIT,
+    STUDY_UNKNOWN,
+    TRUNCATED_LOTS,
+    also,
+    stage_epsilons,
+    whole_epsilon,
+)
 from lightning_dpgen.release.unit_check import protects_persons
 from lightning_dpgen.release.verdict import TOLERANCE, Verdict
 from lightning_dpgen.verification.stops_check import counted_event, named_times
@@ -165,7 +173,10 @@ def _check_account(
         counted = event if "stopped" not in certificate or reference is not None else counted_event(certificate, events)
         _check_study(certificate["study"], counted, relation, certificate["declared"]["n"], verdict)
     replaceable = reference is None or reference.replaceable
-    others = also(event, epsilon, delta, interval or None, relation, replaceable, accountant, len(times))
+    # They state the cost of the procedure, whenever it ends.
+    others = also(
+        dearest, whole_epsilon(certificate), delta, interval or None, relation, replaceable, accountant, len(times)
+    )
     if not _agrees(certificate["also"], others):
         verdict.problems.append("'also' is not what the event tree costs when a record is replaced, or at other deltas")
     if len(verdict.problems) == before:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from lightning_dpgen.privacy.access import GAUSSIAN, PURE, dominating_laplace
 from lightning_dpgen.privacy.drawn_noise import CORRELATED, MECHANISMS, read_unit
+from lightning_dpgen.privacy.plan import TRAINING
 from lightning_dpgen.release.stated_noises import MOST_ALIKE, NOT_DRAWN, RELATIVE_GRID
 
 # Relative tolerance of numbers that are products of a few others, or a root of a sum of their squares.
@@ -37,6 +38,7 @@ def check_noises(certificate: dict[str, Any]) -> tuple[list[str], list[str], lis
     stages = {stage["name"]: stage["event"] for stage in certificate["stages"]}
     strangers = {entry["stage"][:80] for entry in sums + others} - {name[:80] for name in stages}
     problems += [f"noise of stage {name!r}: there is no such stage" for name in sorted(strangers)]
+    problems += _bought(certificate["declared"], stages, sums + others)
     chosen = []
     for name, event in stages.items():
         entries = [entry for entry in sums + others if entry["stage"] == name]
@@ -109,6 +111,18 @@ def _others(entries: list[dict[str, Any]]) -> Iterator[str]:
         grid = RELATIVE_GRID if mechanism is not None and mechanism.is_real else None
         if entry.get("grid") != grid or (mechanism is not None and entry["law"] != mechanism.kind):
             yield f"{what}: law or grid is not that of {entry['mechanism']}"
+
+
+def _bought(declared: dict[str, Any], stages: Collection[str], entries: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Give numbers that a `PrivateTraining` is declared to have bought, and that no noise was planned for.
+
+    The other direction is no error: weights are also released without the settings of their training.
+    """
+    paid = {name for entry in entries if entry["stage"] == TRAINING for name in entry["names"]}
+    for name, among in (("metrics", paid), ("validation", stages)):
+        bought = declared.get(name)
+        if isinstance(bought, dict) and bought.keys() >= {"bounds", "every"} and name not in among:
+            yield f"declared.{name}: numbers are declared to be bought, and no noise of this name is stated"
 
 
 def _stage(name: str, event: dict[str, Any], entries: list[dict[str, Any]], *, pure: bool) -> list[str]:

@@ -47,8 +47,17 @@ def named_times(
         wrong = "expected an epsilon for each named time"
     elif not math.isclose(stops["delta_of_each"], certificate["delta"] / len(named), rel_tol=TOLERANCE):
         wrong = f"delta_of_each={stops['delta_of_each']:g}: expected delta over the {len(named)} named times"
+    elif certificate["stages"][names.index(stops["stage"])].get("interleaved"):
+        wrong = "no time is certified of an interleaved stage"
     elif charged < named[-1] and stops["stage"] not in drawn:
         wrong = "a run is charged up to a time before the last if it was stopped for good, behind its first access"
+    elif charged < named[-1] and charged != next(time for time in named if time >= drawn[stops["stage"]]):
+        # Up to the last time a run is also charged whose plan was rewritten.
+        wrong = (
+            f"charged={charged:,}: expected the first time behind the {drawn[stops['stage']]:,} accesses that were drawn"
+        )
+    elif stops["stage"] in drawn and (unfinished := _unfinished_before(certificate, counts)):
+        wrong = f"stage {unfinished[:80]!r} stands before {stops['stage'][:80]!r}, and not all of it is stated as drawn"
     if wrong is not None:
         verdict.problems.append(f"stops: {wrong}")
         return [event], event
@@ -62,6 +71,15 @@ def named_times(
         for count in named
     ]
     return times, times[-1]
+
+
+def _unfinished_before(certificate: dict[str, Any], counts: list[int]) -> str | None:
+    """Return a stage that had to be complete before the stage that was stopped, and is not; None if there is none."""
+    drawn, last = certificate["stopped"], certificate["stops"]["stage"]
+    named = zip(certificate["stages"], counts, strict=True)
+    before = itertools.takewhile(lambda stage: stage[0]["name"] != last, named)
+    left = (field["name"] for field, count in before if not field.get("interleaved") and drawn.get(field["name"]) != count)
+    return next(left, None)
 
 
 def counted_event(certificate: dict[str, Any], stages: list[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:

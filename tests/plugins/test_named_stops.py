@@ -11,7 +11,7 @@ from torch import nn
 
 from lightning_dpgen import Fixed, PrivateTraining, make_plan, release_weights, training_stage, verify
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
-from lightning_dpgen.privacy.accounting.epsilon_range import round_up
+from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_mu, round_up
 from lightning_dpgen.privacy.accounting.events import decode
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.studies.study import Study
@@ -80,6 +80,13 @@ def test_it_is_released_at_the_next_named_stop(tmp_path, made, charged, accounta
     assert event.count == charged
     assert certificate["epsilon"] == round_up(compute_epsilon(event, 1e-5 / 3, accountant=accountant).epsilon)
     assert certificate.get("stopped") == (None if made == STEPS else {"training": made})
+    # Other ways to state the cost are those of the procedure, whenever it ends.
+    whole, replaced = private.plan.event, certificate["also"]["replace_one_epsilon"]
+    if accountant == "pld":
+        assert replaced == pytest.approx(compute_epsilon(whole, 1e-5 / 3, relation="replace_one").epsilon, rel=0.01)
+    at, curve = next(pair for pair in certificate["also"]["curve"] if pair[0] == 1e-5)
+    assert curve == pytest.approx(stops["epsilons"][-1], rel=1e-3) and at == 1e-5
+    assert certificate["also"]["gaussian_mu"] == round_up(gaussian_mu(stops["epsilons"][-1], 1e-5))
     words = certificate["statement"]
     assert f"({stops['epsilons'][-1]:g}, 1e-05)-differentially private" in words
     assert "named 3 and 6 accesses of the stage 'training', before all 12" in words
@@ -88,7 +95,22 @@ def test_it_is_released_at_the_next_named_stop(tmp_path, made, charged, accounta
         assert f"after {made}, and is charged up to {charged}" in words and "add up to 1e-05" in words
 
 
+def _a_time_later(c):
+    """Fewer steps than the named time before the one that is charged."""
+    c["stopped"].update(training=2)
+
+
 FORGED = {
+    "fewer steps than the time before": (_a_time_later, "expected the first time behind the 2 accesses"),
+    "an interleaved stage": (lambda c: c["stages"][0].update(interleaved=True), "of an interleaved stage"),
+    "metrics without their noise": (
+        lambda c: c["declared"].update(metrics={"bounds": {"loss": [0, 4]}, "every": 2}),
+        "no noise of this name",
+    ),
+    "validation without a stage": (
+        lambda c: c["declared"].update(validation={"n": 4, "bounds": {"loss": [0, 4]}, "every": 2}),
+        "no noise of this name",
+    ),
     "a time that was not named": (lambda c: c["stops"].update(named=[3, 7, 12]), "expected a named time"),
     "an earlier time than was drawn": (lambda c: c["stopped"].update(training=7), "the event has fewer"),
     "delta that is not divided": (lambda c: c["stops"].update(delta_of_each=1e-5), "over the 3 named times"),
@@ -180,6 +202,24 @@ def test_it_may_go_on_instead_of_being_released(tmp_path):
     assert verify(tmp_path / "release").good
 
 
+def test_a_fit_that_another_program_has_gone_on_with_counts_whole_in_the_first(tmp_path):
+    """The first one has closed its ledger, by a release; what another account draws then counts when it stops."""
+    ledger, kept = tmp_path / "ledger.jsonl", tmp_path / "kept.ckpt"
+    study = Study(tmp_path / "study.jsonl", epsilon=9.0, delta=1e-5)
+    first, model = _fitted(2, stops=[3, 6], ledger=ledger, keep=kept, study=study)
+    release_weights(model, first.account, tmp_path / "early", data="rows")
+    whole = study.total.epsilon
+    second, later = _fitted(7, stops=[3, 6], ledger=ledger, checkpoint=kept, study=study)
+    second.account.ledger.close()
+    with pytest.raises(ValueError, match="not those that the last private step left"):
+        first.release(model, tmp_path / "release")
+    assert study.total.epsilon == whole and not first.account.ledger.stopped
+    assert first.stop().drawn == (("training", 9, 12),)
+    certificate = second.release(later, tmp_path / "release")
+    assert certificate["stops"]["charged"] == 12 and certificate["stopped"] == {"training": 9}
+    assert certificate["study"]["epsilon"] == round_up(study.total.epsilon) and verify(tmp_path / "release").good
+
+
 def test_what_a_stopped_training_has_not_drawn_goes_back(tmp_path):
     """Its weights may be released, at the cost of the whole plan; the study counts what was drawn."""
     study = Study(tmp_path / "study.jsonl", epsilon=9.0, delta=1e-5)
@@ -269,3 +309,15 @@ def test_early_stopping_on_a_number_that_was_paid_for_is_certified_at_its_step(t
     counts = {stage["name"]: stage["event"]["count"] for stage in certificate["stages"]}
     assert counts == {"validation": 3, "training": 6} and certificate["stopped"]["validation"] == 1
     assert verify(tmp_path / "release").good, verify(tmp_path / "release").problems
+    assert [stage.get("interleaved") for stage in certificate["stages"]] == [True, None]
+    for number, (change, words) in enumerate(
+        (
+            (lambda c: c["stops"].update(stage="validation", named=[1, 3], epsilons=[1.0, 2.0], charged=3), "interleaved"),
+            (lambda c: c["stages"][0].pop("interleaved"), "stage 'validation' stands before 'training'"),
+            (lambda c: (c["stages"][0].pop("interleaved"), c["stopped"].pop("validation")), "stands before"),
+        )
+    ):
+        folder = shutil.copytree(tmp_path / "release", tmp_path / f"forged {number}")
+        rewrite(folder, lambda c, change=change: change(c) and None)
+        problems = verify(folder).problems
+        assert any(words in problem for problem in problems), problems

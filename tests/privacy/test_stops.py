@@ -197,6 +197,69 @@ def test_an_account_that_began_before_the_stop_of_a_copy_is_refused_when_it_ente
         _draw(account)
 
 
+def _gone_on(tmp_path, study=None, **changes):
+    """Return an account that has drawn one access and closed its ledger, and one that has drawn four more since."""
+    path = tmp_path / "ledger.jsonl"
+    account = Account(_plan(**changes), path, study=study)
+    _draw(account)
+    account.ledger.close()
+    other = Account.resume(path, study=study)
+    other.go_on(account.done)
+    _draw(other, 4)
+    return account, other
+
+
+def test_what_another_account_has_drawn_since_counts_when_the_first_one_stops(study, tmp_path):
+    account, other = _gone_on(tmp_path, study, stops=(1, 3))
+    whole = study.total
+    with pytest.raises(LedgerError, match="is writing this ledger"):
+        account.stop()
+    assert study.total == whole
+    other.ledger.close()
+    assert account.stop().drawn == (("steps", 5, 6),)
+    assert study.total.epsilon == _alone(TIMES(GAUSSIAN(5.0), 5), tmp_path)
+    assert account.named_stop is None and account.certify()[1].epsilon == account.plan.epsilon
+    assert account.ledger.accesses == Ledger.read(tmp_path / "ledger.jsonl").accesses
+    # An account that is told of nothing finds the last line, too.
+    assert other.stop().drawn == (("steps", 5, 6),) and study.total.runs == 1
+    assert other.ledger.stopped and other.certify()[1].epsilon == account.plan.epsilon
+
+
+def test_a_run_that_another_account_has_finished_stays_whole(study, tmp_path):
+    account, other = _gone_on(tmp_path, study)
+    _draw(other)
+    other.ledger.record_trained("last")
+    other.verify_complete()
+    before = study.total
+    assert account.stop().finished and study.total == before and not account.ledger.stopped
+    assert account.ledger.trained == "last"
+    account.verify_complete()
+
+
+def test_a_certificate_knows_what_another_account_has_stopped(tmp_path):
+    account, other = _gone_on(tmp_path, stops=(1, 5))
+    other.stop()
+    event, spent = account.certify()
+    assert account.named_stop == 5 and event == TIMES(GAUSSIAN(5.0), 5) and spent == other.certify()[1]
+
+
+def test_a_ledger_that_is_gone_or_another_s_certifies_nothing(tmp_path):
+    account, other = _gone_on(tmp_path)
+    other.ledger.close()
+    content = {name: (tmp_path / name).read_bytes() for name in ("ledger.jsonl", "ledger.jsonl.heads")}
+    for name in content:
+        (tmp_path / name).unlink()
+    with pytest.raises(LedgerError, match="put the private folder back"):
+        account.certify()
+    Account(_plan(), tmp_path / "ledger.jsonl").ledger.close()
+    for ask in (account.certify, account.stop):
+        with pytest.raises(LedgerError, match="holds another run"):
+            ask()
+    for name in content:
+        (tmp_path / name).write_bytes(content[name])
+    assert account.certify()[1].epsilon == account.plan.epsilon and account.count("steps") == 5
+
+
 def test_a_line_behind_the_last_one_is_damage(tmp_path, study):
     path = tmp_path / "ledger.jsonl"
     account = Account(_plan(), path, study=study)
@@ -244,8 +307,43 @@ def test_a_ledger_and_a_study_of_before_load_and_stop(tmp_path):
     with pytest.raises(LedgerError, match="holds no entry of run"):
         stop_run(tmp_path / "ledger.jsonl", study)
     assert not Ledger.read(tmp_path / "ledger.jsonl").stopped
-    study.enter(account.ledger.run, account.plan.event)
-    assert stop_run(tmp_path / "ledger.jsonl", study).after.epsilon == _alone(TIMES(GAUSSIAN(5.0), 2), tmp_path)
+    whole = study.enter(account.ledger.run, account.plan.event)
+    stopped = stop_run(tmp_path / "ledger.jsonl", study)
+    assert stopped.whole and stopped.after == whole == study.total, "a copy may go on that does not know the study"
+
+
+@pytest.mark.parametrize("drawn", [0, 1])
+def test_a_run_that_began_without_its_study_counts_whole_after_a_stop(study, tmp_path, drawn):
+    """A copy of its ledger from before it was entered, also an empty one, goes on without the study."""
+    account = Account(_plan(), tmp_path / "ledger.jsonl")
+    _draw(account, drawn)
+    account.ledger.close()
+    for end in ("", ".heads"):
+        shutil.copy(tmp_path / f"ledger.jsonl{end}", tmp_path / f"copy.jsonl{end}")
+    resumed = Account.resume(tmp_path / "ledger.jsonl", study=study)
+    resumed.go_on(account.done)
+    _draw(resumed)
+    whole = study.total
+    stopped = resumed.stop()
+    assert stopped.whole and stopped.after == whole == study.total and resumed.ledger.stopped
+    copy = Account.resume(tmp_path / "copy.jsonl")
+    copy.go_on(account.done)
+    _draw(copy, 6 - drawn)
+    copy.verify_complete()
+    assert study.total.epsilon == _alone(TIMES(GAUSSIAN(5.0), 6), tmp_path)
+
+
+def test_a_ledger_names_its_study_before_it_has_its_name(study, tmp_path):
+    """So no copy of it goes on without the study, though nothing has been drawn and nothing entered yet."""
+    path = tmp_path / "ledger.jsonl"
+    Account(_plan(), path, study=study).ledger.close()
+    assert json.loads(path.read_text().splitlines()[1])["study"] == study.identity and study.total.runs == 0
+    with pytest.raises(LedgerError, match="belongs to the study"):
+        Account.resume(path)
+    resumed = Account.resume(path, study=study)
+    resumed.go_on({})
+    _draw(resumed, 2)
+    assert not resumed.stop().whole and study.total.epsilon == _alone(TIMES(GAUSSIAN(5.0), 2), tmp_path)
 
 
 def test_pairs_and_references_stay_whole(study, tmp_path):
@@ -506,7 +604,7 @@ def test_a_run_with_other_stages_is_charged_for_them_whole():
 
 
 def test_lost_steps_and_a_stop_go_together(tmp_path):
-    """Steps that a crash has lost count where the run stops; a plan with fewer steps keeps the times before its end."""
+    """Steps that a crash has lost count where the run stops; the plan is the promised one."""
     path = tmp_path / "ledger.jsonl"
     account = Account(_plan(6, stops=(2, 4)), path)
     _draw(account, 3)
@@ -517,9 +615,26 @@ def test_lost_steps_and_a_stop_go_together(tmp_path):
     _draw(resumed)
     resumed.stop()
     assert resumed.ledger.count("steps") == 4 == resumed.named_stop
+
+
+def test_a_rewritten_plan_divides_delta_as_before_and_its_run_is_charged_whole(tmp_path):
+    """Otherwise failures at the named times of both plans would add up to more than delta."""
     stages = (Stage(Access("first", {"sum": 5.0}), 1, 0.1), Stage(Access("steps", {"sum": 5.0}), 6, 0.9))
     plan = Plan(stages, 3.0, DELTA, stops=(2, 5), flexible="steps")
     plan = replace(plan, target_epsilon=plan.epsilon * 1.0001)
     shorter = plan.rewrite({"first": 1, "steps": 0}, {})
-    assert shorter.stage("first").count == 2 and shorter.stage("steps").count == 5 and shorter.stops == (2,)
-    assert shorter.epsilon <= plan.target_epsilon
+    assert shorter.stage("first").count == 2 and shorter.stage("steps").count == 5 and shorter.stops == (2, 4)
+    assert shorter.part_of_delta == plan.part_of_delta and shorter.epsilon <= plan.target_epsilon
+    account = Account(plan, tmp_path / "ledger.jsonl")
+    _draw(account, 1, "first")
+    account.ledger.close()
+    resumed = Account.resume(tmp_path / "ledger.jsonl")
+    resumed.go_on({})
+    _draw(resumed, 1, "first")
+    _draw(resumed, 1)
+    resumed.stop()
+    assert resumed.plan == shorter and resumed.named_stop is None and resumed.certify()[1].epsilon == shorter.epsilon
+    # As many steps as parts of delta are left, or nothing is.
+    narrow = Plan((stages[0], replace(stages[1], count=4)), 3.0, DELTA, stops=(1, 2, 3), flexible="steps")
+    with pytest.raises(BudgetTooSmall, match="no room"):
+        replace(narrow, target_epsilon=narrow.epsilon * 1.0001).rewrite({"first": 1}, {})

@@ -75,12 +75,14 @@ class StudyEntry:
         """
         if self.study is not None and self._entered is not plan:
             if ledger.study is None:
-                ledger.record_study(self.study.identity, self.study.path.resolve())
+                ledger.record_study(name_in_ledger(self.study))
             self.total = self.study.enter(ledger.run, plan.event, **study_entry(plan))
             self._entered = plan
 
     def stop(self, ledger: Ledger, plan: Plan) -> Stopped:
         """Give back to the study what a run that is stopped for good has not drawn; see `Study.stop`.
+
+        A run that began without the study counts whole: a copy of its ledger from before may go on without it.
 
         Args:
             ledger: the ledger of the run, whose last line says so, unless the run is finished.
@@ -88,11 +90,17 @@ class StudyEntry:
         drawn = tuple((stage.name, ledger.count(stage.name), stage.count) for stage in plan.stages)
         totals = None
         if self.study is not None and ledger.stopped:
-            totals = self.study.stop(ledger.run, reconcile.counted_event(plan, ledger.accesses))
+            drawn_event = reconcile.counted_event(plan, ledger.accesses)
+            totals = self.study.stop(ledger.run, drawn_event, not ledger.in_study_first)
         if self.study is None or totals is None:
             return Stopped(drawn)
         self.total = totals[1]
         return Stopped(drawn, self.study.name, *totals)
+
+
+def name_in_ledger(study: Study) -> tuple[str, str]:
+    """Return the identity and the file by which a ledger knows a study."""
+    return study.identity, str(study.path.resolve())
 
 
 def check_stream(study: Study | None, stream: PrivateStream) -> None:

@@ -172,7 +172,7 @@ class Study:
         """
         return self._with(run, event, relation, pair, moments, replaced, write=True)
 
-    def stop(self, run: str, drawn: dp_accounting.DpEvent | None) -> tuple[Total, Total, bool] | None:
+    def stop(self, run: str, drawn: dp_accounting.DpEvent | None, late: bool = False) -> tuple[Total, Total, bool] | None:
         """Count a run that never draws again with what it has drawn, where runs are composed by moments.
 
         Where they are composed by pairs, or this run has entered with a pair alone, it stays whole: a pair that is read
@@ -183,6 +183,7 @@ class Study:
         Args:
             run: its identity, that of its ledger, whose last line says already that the run was stopped.
             drawn: the event of all that it may have drawn; None for nothing.
+            late: whether the run began before it was entered: then it counts whole, however much it has drawn.
 
         Returns:
             The total of the study before and after, and whether the run still counts whole; None if it was never entered.
@@ -199,7 +200,7 @@ class Study:
             whole = next((entry for entry in reversed(ours) if not entry.get("stopped")), ours[-1])
             by_moments = entries[0]["moments"] and whole["moments"]
             event = None if drawn is None else encode(drawn) if by_moments else whole["event"]
-            if not first and event != ours[-1]["event"]:
+            if late or (not first and event != ours[-1]["event"]):
                 event = whole["event"]
             line = whole | {"event": event, "at": chain.now(), "stopped": True}
             if first or event != ours[-1]["event"]:
