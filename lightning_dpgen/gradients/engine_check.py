@@ -50,6 +50,8 @@ def check_exact(
     Args:
         engine: an engine such as `ghost_gradients`.
 
+    A loss, or gradient, that is not finite proves nothing: other probe records are taken, or a warning is given.
+
     Returns:
         A public record (1, ...) that the loss takes: the term's example, or a probe record.
 
@@ -57,7 +59,7 @@ def check_exact(
         ValueError: if they differ, or if the loss takes no probe record. The message tells nothing about the records.
     """
     count = _RECORDS if groups is None else _IN_GROUPS
-    probe, error = _suited(engine, network, term, lot, noise, groups, count)
+    probe, error, finite = _suited(engine, network, term, lot, noise, groups, count)
     # Plain autograd does not compute the groups of a mixture, and would need sharded parameters to be whole all at once.
     if (groups is None or len(lot.offsets) == 2) and not has_shards(network) and probe is not None:
         try:
@@ -79,6 +81,14 @@ def check_exact(
             f"{error}). It is called with one where a lot has none, so give it one that it takes: "
             f"{type(term).__name__}(..., example=...)"
         ) from error
+    if not finite:
+        numbers = f"made-up records of numbers from {WHOLE[0]} to {WHOLE[-1]}"
+        warnings.warn(
+            f"the loss or its gradient is not finite for {numbers if term.example is None else 'its example'}, so it could "
+            "not be compared with that of a record alone: privacy holds, but a loss that is meant to compare records would "
+            f"not be noticed. Give a public record for which it is finite: {type(term).__name__}(..., example=...)",
+            stacklevel=2,
+        )
     return tree_map(lambda x: x[:1], probe[0].records)
 
 
@@ -90,32 +100,39 @@ def _suited(
     noise: Tensor,
     groups: Groups | None,
     count: int,
-) -> tuple[tuple[Lot, Tensor, Groups | None] | None, Exception | None]:
-    """Find probe records that the loss takes, or the first error that it raises with them."""
+) -> tuple[tuple[Lot, Tensor, Groups | None] | None, Exception | None, int]:
+    """Find probe records that the loss takes, or the first error that it raises with them, and how many are finite.
+
+    Preferred are those whose losses and gradients are finite, since others show nothing: a length of 0, say, divides by 0.
+    """
     _check_example(term, lot)
-    first = None
+    first, suited, most = None, None, -1
     # On a GPU a place that a table does not have ends all work of the process, so numbers that may be one are not tried.
     several = term.example is None and noise.device.type == "cpu"
     for whole in WHOLE if several else WHOLE[:1]:
-        probe = probe_lot(lot, noise, count, groups, whole=whole, example=term.example)
-        try:
-            _try(engine, network, term, probe)
-        except UNSUITED as error:
-            first = first or error
-            continue
         # Records that differ tell more, where the loss takes them.
-        apart = probe_lot(lot, noise, count, groups, whole=whole, varied=True) if several else probe
-        try:
-            _try(engine, network, term, apart)
-        except UNSUITED:
-            apart = probe
-        return apart, None
-    return None, first
+        for varied in (True, False) if several else (False,):
+            made = probe_lot(lot, noise, count, groups, whole=whole, varied=varied, example=term.example)
+            try:
+                finite = _try(engine, network, term, made)
+            except UNSUITED as error:
+                first = first or error
+                continue
+            if bool(finite.all()):
+                return made, None, count
+            if int(finite.sum()) > most:
+                suited, most = made, int(finite.sum())
+    return suited, first, most
 
 
-def _try(engine: Callable, network: nn.Module, term: PerRecord | PerGroup, made: tuple) -> None:
+def _try(engine: Callable, network: nn.Module, term: PerRecord | PerGroup, made: tuple) -> Tensor:
+    """Return (B,) whether the loss and the gradient of each record, or group that has one, are finite."""
+    _, _, groups = made
     with unchanged(network), randomness_of_their_own():
-        engine(network, term, *made)
+        gradients = engine(network, term, *made)
+        norms = gradients.norms()
+        finite = torch.isfinite(norms if gradients.losses is None else norms + gradients.losses.detach().to(norms))
+    return finite if groups is None else finite | ~groups.mask.any(dim=1)
 
 
 def _check_example(term: PerRecord | PerGroup, lot: Lot) -> None:
@@ -303,7 +320,8 @@ def _compare_pairs(term: PerRecord, lot: Lot, noise: Tensor, alone: Tensor, tole
     with torch.enable_grad():
         pairs = Isolation(len(lot)).run(of_two, tree_map(paired, lot.records), paired(noise)).detach().double()
     alone = alone.double()
-    allowed = tolerance * (alone.abs().amax() + 1e-9)
+    # A loss that is not finite is compared with none, and bounds no rounding of others.
+    allowed = tolerance * (alone.nan_to_num(0.0, 0.0, 0.0).abs().amax() + 1e-9)
     if pairs.dim() == 1:
         with torch.enable_grad():
             copies = Isolation(len(lot)).run(of_two, tree_map(copied, lot.records), copied(noise)).detach().double()

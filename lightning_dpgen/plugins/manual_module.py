@@ -79,14 +79,15 @@ class ManualModule(AutomaticModule):
         options = replace(options or StepOptions(), capture=False)
         super().__init__(module, account, stage, engine, options, after_last, purchases)
         self._run: Run | None = None
-        # The first calls, with which the fit is tried.
+        # The first calls, with which the fit is tried, and whether these have found what each optimizer sees.
         self._first: list[Outline] = []
+        self._are_known = False
         # Made-up records: one that finds steps, and as many as a lot is expected to have for steps that see none.
         self._one: Any = None
         self._many: Any = None
         self._whole = 0
-        # Tensors that a training step may not write into, by name: those that no call of a layer of torch changes.
-        self._lasting = lasting_tensors(module)
+        # The optimizers with a step whose losses depend on the batch, in calls that were refused, too.
+        self._seeing: set[int] = set()
         self._begin()
         stand_ins: tuple[Callable[..., Any], ...] = (
             self._of_optimizers, self._of_schedulers, self._backward, self._toggle, self._untoggle, self._clip, self._zero
@@ -175,13 +176,19 @@ class ManualModule(AutomaticModule):
             ValueError: for steps that cannot be made one by one.
         """
         self._number, self._place = number, 0
-        run = Outline([parameters_of(optimizer) for optimizer in self._optimizers], self._one, self._old, self._lasting)
-        with self._without_records(run), run.trace:
-            self._called(self._one)
+        # It may not write into what no call of a layer of torch changes.
+        lasting = lasting_tensors(self._module)
+        run = Outline([parameters_of(optimizer) for optimizer in self._optimizers], self._one, self._old, lasting)
+        try:
+            with self._without_records(run), run.trace:
+                self._called(self._one)
+        finally:
+            self._seeing |= run.seeing
         if (written := run.trace.end()) is not None:
             raise ValueError(
                 f"training_step writes into {written}, and is called once for each of its steps: write in "
-                "on_train_batch_end, or keep a moving average of the parameters by averaging=0.999"
+                "on_train_batch_end, which is called behind each step that sees records (a bound of the critic's weights, "
+                "say), or keep a moving average of the parameters by averaging=0.999"
             )
         self._outline, self._old = run, run.old
         return run
@@ -273,15 +280,18 @@ class ManualModule(AutomaticModule):
             if step.is_rate or step.sees_records == self._is_private(step):
                 continue
             if step.sees_records:
-                raise ValueError(
+                refusal = ValueError(
                     f"with batch_idx={number} a step of optimizer {step.number} depends on the batch, and this optimizer "
                     "is public, since its first steps do not: expected the same of each step"
                 )
-            raise ValueError(
-                f"with batch_idx={number} a step of optimizer {step.number} depends on no record, and others of its do: "
-                "each step of a private optimizer takes a lot, so add up the losses of both, or call manual_backward for "
-                "both before one step()"
-            )
+            else:
+                refusal = ValueError(
+                    f"with batch_idx={number} a step of optimizer {step.number} depends on no record, and others of its "
+                    "do: each step of a private optimizer takes a lot, so add up the losses of both, or call "
+                    "manual_backward for both before one step()"
+                )
+            refusal.add_note(self._in_terms())
+            raise refusal
 
     def _make_public_steps(self) -> None:
         first, self._place = self._place, self._end_of_public(self._place)
@@ -349,6 +359,7 @@ class ManualModule(AutomaticModule):
                     "gives, or automatic_optimization left out and the loss returned"
                 )
             self._first.append(self._find_steps(len(self._first)))
+            self._are_known = True
         except UNSUITED as error:
             refusal = ValueError(
                 f"training_step could not be tried on made-up records ({type(error).__name__}: {error}), and with "
@@ -419,5 +430,6 @@ class ManualModule(AutomaticModule):
 
     def _in_terms(self) -> str:
         """Return the class of the module as it would give terms, which are left to be filled in."""
-        optimizers, name = self._optimizers, type(self._module).__name__
-        return in_terms(name, self._module, optimizers, self._sees_records() if self._first else [True] * len(optimizers))
+        otherwise = False if self._are_known else None
+        sees = [True if number in self._seeing else otherwise for number in range(len(self._optimizers))]
+        return in_terms(type(self._module).__name__, self._module, self._optimizers, sees)

@@ -103,11 +103,13 @@ class Outline(Run):
 
     Attributes:
         trace: the mode in which the training step is to be called.
+        seeing: the optimizers whose steps, refused ones too, have a loss that depends on the batch.
     """
 
     def __init__(self, parameters: Sequence[list], records: Any, old: set[int], lasting: Mapping[str, Tensor]) -> None:
         super().__init__([], [], len(parameters))
         self._parameters, self.trace, self._old = parameters, RecordTrace(records, lasting), set(old)
+        self.seeing: set[int] = set()
 
     def backward(self, loss: Tensor, **options: Any) -> None:
         if not isinstance(loss, Tensor) or loss.numel() != 1:
@@ -129,6 +131,8 @@ class Outline(Run):
         self._old.discard(number)
 
     def step(self, number: int) -> None:
+        if sees := any(self.losses[number]):
+            self.seeing.add(number)
         if number in self._old:
             raise ValueError(
                 f"training_step steps optimizer {number} with gradients that an earlier step has left: call its "
@@ -141,7 +145,7 @@ class Outline(Run):
                 "self.manual_backward(loss) between its zero_grad() and its step() (and not loss.backward())"
             )
         self._old.add(number)
-        self.steps.append(Step(number, sees_records=any(self.losses[number])))
+        self.steps.append(Step(number, sees_records=sees))
 
     def step_rate(self, number: int, args: tuple) -> None:
         self.steps.append(Step(number, is_rate=True, args=args))

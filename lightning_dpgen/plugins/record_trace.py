@@ -20,6 +20,11 @@ _LIKE = {
 }  # fmt: skip
 _AS = {Tensor.type_as, Tensor.to, Tensor.expand_as, Tensor.view_as, Tensor.reshape_as}
 _SETTING = {Tensor.__setitem__, getattr(Tensor.data, "__set__")}  # noqa: B009 (mypy does not know it)
+# Operators that write into the tensor in front, and functions that change none of its numbers in spite of their names.
+_IN_PLACE = {
+    f"__i{operator}__" for operator in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow", "and", "or", "xor")
+}
+_ONLY_MARKING = {"requires_grad_", "detach_", "share_memory_", "rename_"}
 # Results that tell no value, and functions whose numbers are those of a shape.
 _NO_VALUES = (torch.Size, torch.dtype, torch.device, torch.layout, type(None))
 _OF_SHAPES = {
@@ -66,14 +71,12 @@ class RecordTrace(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        name = getattr(function, "__name__", "")
+        written = _written_by(function, name, args, kwargs)
+        for x in written:
+            self._written = self._written or self._lasting.get(_key(x))
         result = function(*args, **kwargs)
         looked_at = args[1:] if function in _LIKE else args[:1] if function in _AS else args
-        name, written = getattr(function, "__name__", ""), []
-        if args and name not in _OF_SHAPES and (name.endswith("_") or function in _SETTING):
-            # A function that writes has what it writes into in front.
-            written = [x for x in leaves_of(args[0]) if isinstance(x, Tensor)]
-            for x in written:
-                self._written = self._written or self._lasting.get(_key(x))
         if self.follows((looked_at, kwargs)):
             for x in (*leaves_of(result), *written):
                 if isinstance(x, Tensor):
@@ -85,6 +88,15 @@ class RecordTrace(TorchFunctionMode):
     def _keep(self, x: Any) -> None:
         if isinstance(x, Tensor):
             self._kept[_key(x)] = _storage(x)
+
+
+def _written_by(function: Any, name: str, args: tuple, kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """Return the tensors that a function of torch writes into: those in front, or the argument `out`."""
+    into: list[Any] = [kwargs.get("out")]
+    is_plain = name.endswith("_") and not name.endswith("__") and name not in _ONLY_MARKING
+    if is_plain or name in _IN_PLACE or function in _SETTING:
+        into += args[:1]
+    return [x for x in leaves_of(into) if isinstance(x, Tensor)]
 
 
 def _storage(x: Tensor) -> Any:
@@ -99,8 +111,8 @@ def _key(x: Tensor) -> int:
 
 
 def lasting_tensors(module: pl.LightningModule) -> dict[str, Tensor]:
-    """Return frozen parameters, and the buffers of modules that are not torch's own, by name."""
-    lasting: dict[str, Tensor] = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+    """Return parameters, and the buffers of modules that are not torch's own, by name."""
+    lasting: dict[str, Tensor] = dict(module.named_parameters())
     for path, part in module.named_modules():
         if not type(part).__module__.startswith("torch."):
             lasting |= {f"{path}.{name}".lstrip("."): x for name, x in part.named_buffers(recurse=False)}

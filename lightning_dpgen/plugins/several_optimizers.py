@@ -126,12 +126,12 @@ def check_public(terms: Sequence[DataFree]) -> None:
         _sum_of(terms)
 
 
-def in_terms(name: str, module: nn.Module, optimizers: Sequence[Optimizer], sees: Sequence[bool]) -> str:
+def in_terms(name: str, module: nn.Module, optimizers: Sequence[Optimizer], sees: Sequence[bool | None]) -> str:
     """Write the class of a module with manual optimization as it would give terms, whose losses are left to be filled in.
 
     Args:
         name: of the class.
-        sees: for each optimizer whether its losses see records.
+        sees: for each optimizer whether its losses see records; None where that is not known, and is asked for.
     """
     head = f"class {name}(...):  # the other methods stay; leave out automatic_optimization = False"
     step = "    def training_step(self, batch, batch_idx):"
@@ -139,11 +139,20 @@ def in_terms(name: str, module: nn.Module, optimizers: Sequence[Optimizer], sees
         return "\n".join((head, step, "        loss = ...  # of the batch, a mean over it", "        return loss"))
     names, entries, methods = loss_names(module, optimizers), [], []
     for loss, of_records in zip(names, sees, strict=True):
-        entries.append(f"{'PerRecord' if of_records else 'DataFree'}(self.{loss})")
-        seen = "lot.records is a batch of one record" if of_records else "it sees no record"
-        arguments = "self, lot, noise" if of_records else "self"
+        entry, arguments = f"PerRecord(self.{loss}),", "self, lot, noise"
+        seen = "lot.records is a batch of one record"
+        if of_records is None:
+            entry = f"...,  # PerRecord(self.{loss}) if this loss depends on the batch, else DataFree(self.{loss})"
+            seen += "; for DataFree leave out lot and noise"
+        elif not of_records:
+            entry, arguments, seen = f"DataFree(self.{loss}),", "self", "it sees no record"
+        entries.append(entry)
         methods += ["", f"    def {loss}({arguments}):", f"        loss = ...  # {seen}", "        return loss"]
-    return "\n".join((head, step, f"        return {', '.join(entries)}", *methods))
+    if None in sees:
+        given = ["        return (", *(f"            {entry}" for entry in entries), "        )"]
+    else:
+        given = [f"        return {' '.join(entries).removesuffix(',')}"]
+    return "\n".join((head, step, *given, *methods))
 
 
 def loss_names(module: nn.Module, optimizers: Sequence[Optimizer]) -> list[str]:

@@ -519,3 +519,57 @@ def test_a_function_that_a_loss_is_bound_to_is_checked_by_itself(bind):
 
 def _scaled(lot, noise, f):
     return f(lot)
+
+
+class Counted(nn.Module):
+    """A mean over a length, which is not finite for a record whose length is 0."""
+
+    def __init__(self, mixes=False, scalar=True, finite=lambda length: length > 0):
+        super().__init__()
+        self.layer, self.mixes, self.scalar, self.finite = nn.Linear(3, 2), mixes, scalar, finite
+
+    def forward(self, x, length):
+        mean = self.layer(x).square().sum(dim=1) / torch.where(self.finite(length), length + 1.0, 0.0)
+        losses = mean + 3.0 * (mean - mean.mean()).abs() if self.mixes else mean
+        return losses.mean() if self.scalar else losses
+
+
+NOT_FINITE = {
+    "of no length": lambda length: length > 0,
+    "of an odd length": lambda length: length % 2 == 0,
+    "of a length but 3": lambda length: length == 3,
+}
+
+
+def _checked(network):
+    records, term = (torch.rand(0, 3), torch.zeros(0, dtype=torch.long)), PerRecord(lambda lot, _: network(*lot.records))
+    return check_exact(ENGINES["ghost"], network, term, Lot(records, (0, 0)), torch.zeros(0, 0))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("scalar", [True, False])
+@pytest.mark.parametrize("finite", NOT_FINITE.values(), ids=NOT_FINITE)
+def test_made_up_records_whose_loss_is_not_finite_prove_nothing(finite, scalar):
+    example = _checked(network := Counted(scalar=scalar, finite=finite))
+    assert torch.isfinite(network(*example)).all()
+    with pytest.raises(ValueError, match="beside it"):
+        _checked(Counted(True, scalar, finite))
+
+
+@pytest.mark.parametrize("scalar", [True, False])
+def test_a_loss_that_is_finite_for_no_made_up_record_is_warned_of(scalar):
+    with pytest.warns(UserWarning, match="not finite for made-up records of numbers from 0 to 3"):
+        _checked(Counted(scalar=scalar, finite=lambda length: length > 9))
+
+
+@pytest.mark.parametrize("scalar", [True, False])
+def test_two_finite_losses_among_others_still_show_that_records_are_mixed(scalar):
+    """The second of three has a loss that is not finite in every lot of probes."""
+
+    class Partly(Counted):
+        def forward(self, x, length):
+            return super().forward(x / (x[:, :1].frac() > 0.2), length)
+
+    with pytest.raises(ValueError, match="beside it"):
+        _checked(Partly(True, scalar, lambda length: length >= 0))
+    _checked(Partly(False, scalar, lambda length: length >= 0))

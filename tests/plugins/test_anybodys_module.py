@@ -1,6 +1,7 @@
 """Anybody's LightningModule, with one callback and its optimizer wrapped: private, certified and released."""
 
 import json
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -335,6 +336,28 @@ class FromOne(Fussy):
 def test_labels_need_not_begin_at_zero():
     account = _account()
     _trainer(account).fit(FromOne(account), poisson_loader(_from(1), account))
+    assert account.remaining("training") == 0
+
+
+class ByLength(Stranger):
+    """Means over the words of a text, of which a made-up text of length 0 has none."""
+
+    def __init__(self, account):
+        super().__init__(account)
+        self.net = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3))
+
+    def training_step(self, batch, batch_idx):
+        words, lengths, y = batch
+        mean = self.net[0](words).sum(dim=1) / lengths[:, None].float()
+        return nn.functional.cross_entropy(self.net[1](mean), y)
+
+
+def test_a_loss_that_divides_by_a_length_is_no_comparison_of_records():
+    account = _account()
+    records = torch.randint(9, (N, 5)), torch.randint(1, 6, (N,)), torch.randint(3, (N,))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="the loss")
+        _trainer(account).fit(ByLength(account), poisson_loader(records, account))
     assert account.remaining("training") == 0
 
 

@@ -472,13 +472,90 @@ def test_a_moving_average_within_the_step_is_refused():
         _fitted(Averaging(), public=["mean.weight", "mean.bias"])
 
 
+WRITES = {
+    "into data": lambda p: p.data.clamp_(-0.05, 0.05),
+    "under no_grad": torch.no_grad()(lambda p: p.clamp_(-0.05, 0.05)),
+    "by an operator": torch.no_grad()(lambda p: p.__imul__(0.9)),
+    "in place of its data": lambda p: setattr(p, "data", p.data.clamp(-0.05, 0.05)),
+    "by out": torch.no_grad()(lambda p: torch.clamp(p, -0.05, 0.05, out=p)),
+    "all at once": torch.no_grad()(lambda p: torch._foreach_mul_([p], 0.9)),
+}
+
+
+@pytest.mark.parametrize("part", ["critic", "generator"])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_write_into_trained_parameters_within_the_step_is_refused_by_their_name(write, part):
+    class Writing(ZeroBefore):
+        def training_step(self, batch, batch_idx):
+            super().training_step(batch, batch_idx)
+            write(next(getattr(self, part).parameters()))
+
+    private = PrivateTraining(RECORDS, **SETTINGS)
+    trainer = pl.Trainer(callbacks=[private.callback()], accelerator="cpu", **QUIET)
+    with pytest.raises(ValueError, match=rf"writes into {part}\.(0\.)?weight, and .* write in on_train_batch_end"):
+        trainer.fit(Writing(), private.loader())
+    assert not private.account.ledger.accesses
+
+
+def test_weights_are_clamped_in_on_train_batch_end_behind_each_step_that_sees_records():
+    class Clamped(CriticLoop):
+        calls = 0
+
+        def on_train_batch_end(self, *_):
+            self.calls += 1
+            for p in self.critic.parameters():
+                p.data.clamp_(-0.05, 0.05)
+
+    _fitted(model := Clamped())
+    assert model.calls == STEPS and max(float(p.abs().max()) for p in model.critic.parameters()) <= 0.05 + 1e-7
+
+
+def test_reading_and_freezing_parameters_is_no_write():
+    class Reading(Toggled):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("codes", CODES)
+
+        def training_step(self, batch):
+            for p in self.critic.parameters():
+                p.requires_grad = False
+                p.requires_grad = True
+            self.log("weight", (1.0 - self.critic[0].weight[0]).sum() + self.codes[0].sum() / self.codes.sum())
+            super().training_step(batch)
+
+    assert _fitted(Reading(), public=["codes"]).account.finished
+
+
+UNKNOWN = "...,  # PerRecord(self.{0}) if this loss depends on the batch, else DataFree(self.{0})\n"
+NOTES = {
+    "gradients of two batches": (
+        "accumulates", [UNKNOWN.format("generator_loss"), "PerRecord(self.critic_loss),\n"], ["DataFree(self.critic_loss)"]
+    ),
+    "plain backward": ("bare backward", [UNKNOWN.format("critic_loss"), UNKNOWN.format("generator_loss")], []),
+    "real and fake": (
+        "real and fake apart", ["return PerRecord(self.critic_loss), DataFree(self.generator_loss)\n"], ["..., "]
+    ),
+    "later": ("sees records later", ["return PerRecord(self.critic_loss), PerRecord(self.generator_loss)\n"], ["..., "]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("refused", "there", "not_there"), NOTES.values(), ids=NOTES)
+def test_the_class_that_a_refusal_shows_claims_what_the_trace_has_found_and_no_more(refused, there, not_there):
+    step, *_ = REFUSED[refused]
+    with pytest.raises(ValueError) as found:
+        _fitted(_changed(step)())
+    (note,) = found.value.__notes__
+    assert all(words in note for words in there) and not any(words in note for words in not_there)
+
+
 def test_a_refusal_shows_the_class_that_gives_terms_and_this_trains_once_it_is_filled_in():
     with pytest.raises(ValueError, match=r"changes self\.calls") as found:
         _fitted(_changed(_counts)())
     (note,) = found.value.__notes__
-    assert "return PerRecord(self.critic_loss), PerRecord(self.generator_loss)" in note
+    # The first call has shown that the critic's loss depends on the batch, and not that no loss of the generator does.
+    assert "PerRecord(self.critic_loss),\n" in note and UNKNOWN.format("generator_loss") in note
     filled = note.replace("class Changed(...)", "class Changed(GAN)")
-    filled = filled.replace("PerRecord(self.generator_loss)", "DataFree(self.generator_loss)")
+    filled = filled.replace("...,  # PerRecord", "DataFree(self.generator_loss),  # PerRecord")
     filled = filled.replace("def generator_loss(self, lot, noise)", "def generator_loss(self)")
     for loss in ("self.real_loss(lot.records) + self.fake_loss()", "self.fake_loss(-1.0)"):
         filled = filled.replace("loss = ...", f"loss = {loss}", 1)
