@@ -45,6 +45,8 @@ _NOT_FOR_HYDRA = {
     "hydra.output_subdir": "leave it out: a run keeps its settings in RUN/private/settings.yaml",
     "hydra.sweep.subdir": "leave it out: job 3 has the folder run_dir/3, and summary.csv says its settings",
 }
+# Those that are tried, installed or not.
+_LAUNCHERS = ("basic", "joblib", "submitit_local", "submitit_slurm", "ray")
 # The folder of a run, and that of a sweep.
 _FOLDERS = ("hydra.run.dir", "hydra.sweep.dir")
 _OF_SWEEPS = (
@@ -248,6 +250,9 @@ def explaining(words: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:
+        group, _, name = str(getattr(error, "missing_cfg_file", None)).rpartition("/")
+        if group == "hydra/launcher" and (near := suggest(name, _LAUNCHERS, f"{group}={{}}", shortened=True)):
+            raise UsageError(f"{group}={name}: there is none{near}") from None
         # Behind the first sentences Hydra lists where it has looked.
         text = " ".join(str(error).partition("Config search path")[0].split())
         raise UsageError(

@@ -29,6 +29,7 @@ def make_parser() -> Parser:
 def run(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
     with loading():
+        from lightning_dpgen.privacy.ledger import Ledger
         from lightning_dpgen.privacy.studies.entry import stop_run
         from lightning_dpgen.privacy.studies.study import Study
         from lightning_dpgen.runs.run_folder import RunFolder
@@ -36,12 +37,27 @@ def run(argv: Sequence[str]) -> int:
     ledger = RunFolder(place).ledger if place.is_dir() else place
     if not ledger.is_file():
         raise UsageError(f"{arguments.run}: expected the folder of a run, or its ledger; there is no {ledger.name}")
+    if _is_study(ledger):
+        raise UsageError(
+            f"{arguments.run}: is a study: name the run to stop, by its folder or its ledger, and the study as --study "
+            f"{arguments.run} if its file was moved"
+        )
     study = None if arguments.study is None else Study(_file(arguments.study))
+    if study is None and Ledger.read(ledger).study is None:
+        raise UsageError(
+            f"{arguments.run}: this run was entered in no study, so a stop would save nothing, and it is not stopped; "
+            "private.stop() of a PrivateTraining, or account.stop(), ends such a run for good all the same"
+        )
     stopped = stop_run(ledger, study)
     print(f"{stopped}.")
     if not stopped.finished:
         print(WARNING)
     return OK
+
+
+def _is_study(file: Path) -> bool:
+    with file.open("rb") as lines:
+        return lines.readline().startswith(b'{"study":')
 
 
 def _file(word: str) -> Path:

@@ -75,7 +75,8 @@ def sweep(line: CommandLine) -> int:
     with explaining(line.hydra), open_hydra(NO_FILES) as hydra_itself:
         hydra_itself.compose_config("sweep", ["root=.", *line.hydra], RunMode.MULTIRUN)
     root = _root(run_dir, [_words_of(job) for job in jobs])
-    print(f"sweep of {len(jobs)} runs in {root}: each is a release of its own, and what they cost adds up", flush=True)
+    what = "1 run" if len(jobs) == 1 else f"{len(jobs)} runs"
+    print(f"sweep of {what} in {root}: each is a release of its own, and what they cost adds up", flush=True)
     try:
         _launch(root, len(jobs), line.hydra)
     except KeyboardInterrupt:
@@ -118,7 +119,8 @@ def job(configuration: DictConfig) -> None:
         return
     begin = time.monotonic()
     with _output_kept_private(root / "private" / f"job{number}.log"):
-        print(f"\njob {number} of 0 to {len(jobs) - 1}: {shlex.join(jobs[number])}", flush=True)
+        numbers = "1" if len(jobs) == 1 else f"0 to {len(jobs) - 1}"
+        print(f"\njob {number} of {numbers}: {shlex.join(jobs[number])}", flush=True)
         try:
             status = main(["train", *replace_setting(jobs[number], "run_dir", folder.root)])
         except Exception:

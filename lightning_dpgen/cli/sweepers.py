@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from hydra.core.override_parser.types import IntervalSweep
 from hydra.errors import OverrideParseException
 
+from lightning_dpgen.common.nearest_word import suggest
 from lightning_dpgen.data.declarations import members_of
 from lightning_dpgen.specs.run import RunSpec
 from lightning_dpgen.specs.spec import declared_settings
@@ -21,6 +22,7 @@ from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.specs.words import name_of, parse_word
 
 _SWEEPER = ("hydra/sweeper", "hydra.sweeper")
+_SWEEPERS = ("basic", "optuna", "ax", "nevergrad", "orion")
 _PARAMETERS = "hydra.sweeper.params."
 _TRIALS = ("hydra.sweeper.n_trials", "hydra.sweeper.budget", "hydra.sweeper.max_trials")
 # Values in place of an interval.
@@ -40,6 +42,9 @@ def refuse_sweepers(words: Sequence[str], hydra: Sequence[str]) -> None:
     asked = [word for word in hydra if name_of(word).startswith(_SWEEPER) and word != "hydra/sweeper=basic"]
     if not asked:
         return
+    setting, _, sweeper = asked[0].partition("=")
+    if setting == "hydra/sweeper" and sweeper not in _SWEEPERS and (near := suggest(sweeper, _SWEEPERS, f"{setting}={{}}")):
+        raise UsageError(f"{asked[0]}: there is none{near}")
     trials = [word.partition("=")[2] for word in asked if name_of(word) in _TRIALS]
     space = [f"{name_of(word)[len(_PARAMETERS) :]}={word.partition('=')[2]}" for word in asked if _PARAMETERS in word]
     typed = [as_list(word) for word in (*words, *space)]

@@ -72,8 +72,9 @@ class PrivateTraining:
 
     Args:
         records: tensors, arrays, a CSR matrix, columns, a Dataset or a list of items, as for `poisson_loader`. Or a
-            LightningDataModule, which is prepared and set up: the data set, `collate_fn` and workers of its
-            `train_dataloader` are taken, and ``trainer.fit(model, datamodule=...)`` trains on lots of it.
+            LightningDataModule, which is prepared and set up, unless it gives training data already: the data set,
+            `collate_fn` and workers of its `train_dataloader` are taken, and ``trainer.fit(model, datamodule=...)`` trains
+            on lots of it.
         n: the declared number of records, public; never ``len(records)``.
         epsilon: the budget; infinite for a fit without privacy, which no certificate calls private.
         delta: above 0 and below 1/n.
@@ -213,8 +214,14 @@ class PrivateTraining:
         # Validation is interleaved with the steps.
         stages = [stage] if validation is None else [validation.stage(steps), stage]
         plan = make_plan(stages, epsilon=epsilon, delta=delta, max_rows=max_rows, accountant=accountant, stops=stops)
-        data = TrainingData(records, sample_rate) if isinstance(records, classes("LightningDataModule")) else None
-        if data is not None:
+        data, validated = None, None if validation is None else validation.datamodule
+        if isinstance(records, classes("LightningDataModule")):
+            if validated not in (None, records):
+                raise ValueError(
+                    "validation: its records are those of another datamodule than the training's, whose setup may divide "
+                    "the records in another way: hand both the same one"
+                )
+            data = TrainingData(records, sample_rate, validates=validated is not None)
             records, collate_fn = data.dataset, collate_fn or data.collate_fn
         store = store_of(records, collate_fn=collate_fn)
         check_finite(store)
@@ -454,7 +461,7 @@ class _Accountant(MomentsAccountant):
         self.fitting = stage == "fit"
         if self.fitting and self._data is not None:
             steps = self.account.remaining(TRAINING)
-            self._data.replace_loader(_Lots(self._lots, steps, 1, self._data.workers, self))
+            self._data.begin(_Lots(self._lots, steps, 1, self._data.workers, self), trainer)
 
     def _check(self, module: pl.LightningModule) -> None:
         if self.fitted not in (None, module):

@@ -28,8 +28,9 @@ from lightning_dpgen.gradients.micro_batches import LotParts
 from lightning_dpgen.gradients.single_records import call_with_records, try_with_records
 from lightning_dpgen.optim.stages import METRICS
 from lightning_dpgen.plugins.kept_values import refuse_updated_metrics
-from lightning_dpgen.plugins.namespaces import pl
+from lightning_dpgen.plugins.namespaces import classes, pl
 from lightning_dpgen.plugins.noisy_metrics import BoundedNumbers, check_purchase
+from lightning_dpgen.plugins.training_data import validation_data
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.mechanisms import rounded_gaussian
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec, warn_of_declared
@@ -53,7 +54,9 @@ class PrivateValidation:
     bought: there is a new noisy mean under ``public/NAME``, and its error bar under ``public/NAME_error``.
 
     Args:
-        records: as for `PrivateTraining`; of the same people, or of others.
+        records: as for `PrivateTraining`; of the same people, or of others. With a LightningDataModule, the one of the
+            training, these are the data set and `collate_fn` of its `val_dataloader`, as the one setup of both divides the
+            records. The Trainer validates on none of them beside the fit.
         bounds: the least and the largest value of each number, public, by the name that `self.log` gets. Values outside are
             clamped.
         n: the declared number of these records, public; never ``len(records)``.
@@ -88,6 +91,10 @@ class PrivateValidation:
         check_number("sample_rate", sample_rate, lambda rate: 0.0 < rate <= 1.0, "above 0, up to 1")
         self.numbers, self.n = BoundedNumbers(bounds), read_whole("n", n, of=" of records")
         self.share, self.every, self.sample_rate, self.persons = share, every, float(sample_rate), persons
+        self.datamodule = records if isinstance(records, classes("LightningDataModule")) else None
+        if self.datamodule is not None:
+            records, of_loader = validation_data(self.datamodule, self.sample_rate)
+            collate_fn = collate_fn or of_loader
         self.store = store_of(records, collate_fn=collate_fn)
         check_finite(self.store)
         if not len(self.store):

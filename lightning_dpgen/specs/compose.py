@@ -51,6 +51,8 @@ TARGET = "_target_"
 # Hydra writes these of its own settings itself.
 _NOT_SET = ("hydra.runtime.", "hydra.overrides.", "hydra.job.config_name", "hydra.job.override_dirname", "hydra.searchpath")
 # A reference to another setting by its name alone: OmegaConf's grammar has braces within braces, in which resolvers hide.
+# Hydra's words about a group that only a plus adds.
+_UNLISTED = re.compile(r"Could not override '([^']+)'\. No match in the defaults list\. .* use \+(\S+)$")
 _REFERENCE = re.compile(r"\$\{\.*[A-Za-z_][\w.]*\}", re.ASCII)
 
 
@@ -315,6 +317,9 @@ def _explain(error: Exception, files: OwnFiles) -> str:
     lines = [line.strip() for line in str(error or error.__cause__).splitlines() if line.strip()]
     skipped = ("full_key:", "object_type", "reference_type", "Set the environment", "To append to your config")
     text = " ".join(line for line in lines if not line.startswith(skipped))
+    if (unlisted := _UNLISTED.match(text)) is not None:
+        group, word = unlisted.groups()
+        return f"{word}: no list of defaults has the group {group}: type +{word}, as for any group of your own"
     if isinstance(error, OverrideParseException):
         name, _, value = str(error.override).removeprefix("++").partition("=")
         return (

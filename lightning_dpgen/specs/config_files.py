@@ -58,7 +58,11 @@ class OwnFiles:
             UsageError: naming the flag.
         """
         for flag, folder in [("--config-path", self.path), *(("--config-dir", folder) for folder in self.folders)]:
-            if folder is not None and "://" not in folder and not Path(folder).is_dir():
+            if folder is None or "://" in folder:
+                continue
+            if (file := Path(folder)).is_file():
+                raise UsageError(f"{flag} {file}: is a file: {flag} {file.parent} --config-name {file.stem}")
+            if not file.is_dir():
                 raise UsageError(f"{flag} {folder}: there is no such folder")
 
     def groups(self) -> Mapping[str, tuple[str, ...]]:

@@ -114,6 +114,13 @@ def test_hydra_shows_its_information(dpgen, team, kind):
 MISTAKES = {
     "a folder that is not there": (["-cd", "nosuch"], "nosuch: there is no such folder"),
     "a file that is not there": (["-cd", "team", "-cn", "nosuch"], "team has no such file"),
+    "a file for a folder": (["-cd", "team/team.yaml"], "team.yaml: is a file: --config-dir "),
+    "a group without its plus": (
+        ["-cd", "team", "optim=careful"],
+        "dpgen: optim=careful: no list of defaults has the group optim: type +optim=careful, as for any group of your own",
+    ),
+    "a launcher": (["-m", "seed=1,2", "hydra/launcher=jobli"], "jobli: there is none; did you mean hydra/launcher=joblib?"),
+    "a sweeper": (["-m", "seed=1,2", "hydra/sweeper=optun"], "optun: there is none; did you mean hydra/sweeper=optuna?"),
     "a file of a group": (["-cd", "team", "model=team_va"], "did you mean model=team_vae"),
     "an experiment without its folder": (["experiment=small"], "experiment=small: there is none"),
     "two at once": (["--run", "-m", "seed=1,2"], "--run --multirun: expected one of them"),

@@ -82,7 +82,13 @@ def test_a_run_that_is_going_on_is_left_alone(dpgen, interrupted):
 
 def test_runs_that_have_nothing_to_give_back(dpgen, trained, tmp_path):
     status, _, err = dpgen("stop", trained)
-    assert status == 2 and "entered in no study" in err
+    assert status == 2 and "entered in no study, so a stop would save nothing, and it is not stopped" in err
     for place in (tmp_path, tmp_path / "nothing"):
         status, _, err = dpgen("stop", place)
         assert status == 2 and "expected the folder of a run" in err
+
+
+def test_a_study_in_the_place_of_a_run_is_called_one(dpgen, tmp_path):
+    Study(tmp_path / "census.jsonl", epsilon=5.0, delta=1e-5)
+    status, _, err = dpgen("stop", tmp_path / "census.jsonl")
+    assert status == 2 and "is a study: name the run to stop, by its folder or its ledger" in err

@@ -1,5 +1,6 @@
 """A LightningDataModule trains as it stands: its training data become lots, and its hooks see one record at a time."""
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler, random_split
 
 from lightning_dpgen import BadRecords, DataFree, Fixed, PerRecord, PrivateTraining, verify
+from lightning_dpgen.plugins import PrivateValidation
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -120,6 +122,65 @@ def test_its_records_are_divided_once(tmp_path):
     assert data.stages == ["fit"] and list(data.train.indices) == chosen
     data.setup("test")
     assert data.stages == ["fit", "test"]
+
+
+class Bought(Classifier):
+    def on_validation_batch_start(self, *_):
+        pytest.fail("the Trainer validates by itself")
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", nn.functional.cross_entropy(self.net(batch[0]), batch[1]))
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["new", "set up before"])
+def test_validation_that_is_bought_takes_the_records_of_the_one_setup(before):
+    """Were the datamodule set up twice, most of its validation records would be trained on."""
+    data = Rows()
+    if before:
+        data.setup("fit")
+    validation = PrivateValidation(data, {"val_loss": (0, 4)}, n=40, share=0.2, every=2)
+    private = _private(data, validation=validation)
+    assert data.stages == ["fit"] and len(validation.store) == 40
+    assert not set(data.train.indices) & set(data.val.indices)
+    trainer = _trainer(private)
+    trainer.fit(Bought(), datamodule=data)
+    assert data.stages == ["fit"] and "public/val_loss" in trainer.callback_metrics
+    assert trainer.limit_val_batches == 1.0, "it validates by itself again"
+
+
+def test_validation_records_are_collated_as_their_loader_does():
+    class Collating(Rows):
+        def val_dataloader(self):
+            return DataLoader(self.val, collate_fn=lambda items: items[0][0][None] + 5)
+
+    validation = PrivateValidation(Collating(), {"val_loss": (0, 4)}, n=40)
+    assert validation.store.take(np.arange(2)).min() >= 5
+
+
+def test_validation_of_another_datamodule_is_refused():
+    with pytest.raises(ValueError, match="another datamodule than the training's"):
+        _private(Rows(), validation=PrivateValidation(Rows(), {"val_loss": (0, 4)}, n=40))
+
+
+@pytest.mark.parametrize("waiting", [None, []], ids=["None", "empty"])
+def test_an_attribute_that_waits_for_setup_is_no_training_data(waiting):
+    class Waiting(Rows):
+        train = waiting
+
+        def train_dataloader(self):
+            return DataLoader(self.train)
+
+    data = Waiting()
+    _private(data)
+    assert data.stages == ["fit"] and data.prepared == 1 and len(data.train) == N
+
+
+def test_a_datamodule_that_gives_records_is_not_set_up():
+    data = Rows()
+    data.setup("fit")
+    chosen = list(data.train.indices)
+    _private(data)
+    assert data.stages == ["fit"] and data.prepared == 0 and list(data.train.indices) == chosen
 
 
 def test_its_loader_says_how_records_are_collated_and_fetched():
