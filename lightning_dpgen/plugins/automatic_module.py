@@ -170,7 +170,7 @@ class AutomaticModule:
         self._results, self._keep = results, results.log
         vars(results)["log"] = self._log_result
         # Functions, since Lightning compares their code with that of its own class.
-        instance.training_step = lambda batch, batch_idx: self(batch)
+        instance.training_step = lambda batch, batch_idx=0: self._called_by_anyone(batch, batch_idx)
         # They are called for each lot, without its records.
         self._before, self._after = module.on_train_batch_start, module.on_train_batch_end
         instance.on_train_batch_start = lambda *_: None
@@ -221,6 +221,12 @@ class AutomaticModule:
             # A batch ends where the Trainer ends the fit: a lot that is not drawn costs nothing.
             if 0 <= module.trainer.max_steps <= module.trainer.global_step:
                 break
+
+    def _called_by_anyone(self, batch: Any, batch_idx: int) -> Any:
+        """Take the Trainer's lots; a validation step may call the training step for its loss, of its own batch."""
+        if isinstance(batch, LotBatch):
+            return self(batch)
+        return self._training_step(batch, *((batch_idx,) if self._takes_index else ()))
 
     def _step_on(self, lot: Lot) -> None:
         """Make all steps of a lot, of one optimizer or several, and of their schedules."""

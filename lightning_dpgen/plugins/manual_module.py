@@ -42,7 +42,7 @@ from lightning_dpgen.plugins.purchases import Purchases
 from lightning_dpgen.plugins.record_trace import lasting_tensors, numbers_of
 from lightning_dpgen.plugins.several_optimizers import in_terms, loss_names, parameters_of, training_alone
 from lightning_dpgen.privacy.account import Account
-from lightning_dpgen.sampling.lots import Lot
+from lightning_dpgen.sampling.lots import Lot, LotBatch
 
 # Calls of a training step within which each optimizer has to step, and one that sees records.
 _CALLS = 1_000
@@ -102,6 +102,14 @@ class ManualModule(AutomaticModule):
         self._old: set[int] = set()
 
     # Methods of the module that a training step calls.
+
+    def _called_by_anyone(self, batch: Any, batch_idx: int) -> Any:
+        if not isinstance(batch, LotBatch):
+            raise ValueError(
+                "training_step makes steps by hand, and was called with a batch that is no lot, as by a validation_step: "
+                "compute its loss in a method of its own, and call that from both"
+            )
+        return self(batch)
 
     def _called_by_module(self, name: str, stand_in: Callable, *args: Any, **kwargs: Any) -> Any:
         if self._run is None:

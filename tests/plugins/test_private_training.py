@@ -243,6 +243,20 @@ def test_a_module_that_cannot_be_fitted_costs_nothing_and_leaves_the_training_as
     assert private.account.finished
 
 
+def test_a_validation_step_may_call_the_training_step():
+    class Shares(Plain):
+        def validation_step(self, batch, *index):
+            self.log("public/val", self.training_step(batch, *index).mean())
+
+    private, public = _private(steps=2), torch.utils.data.DataLoader(RECORDS[:8], batch_size=4)
+    trainer = _trainer(private.callback())
+    trainer.fit(model := Shares(), private.loader(), public)
+    assert private.account.finished
+    with torch.no_grad():
+        expected = float((model.net(RECORDS[:8]) - RECORDS[:8]).square().sum(dim=1).mean())
+    assert float(trainer.callback_metrics["public/val"]) == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_dry_run_spends_nothing_of_a_ledger_that_stays(tmp_path):
     private = _private(ledger=tmp_path / "ledger.jsonl")
     with pytest.raises(MisconfigurationException, match="fast_dev_run=True with a ledger in"):
