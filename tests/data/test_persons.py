@@ -35,7 +35,7 @@ def test_no_person_costs_a_split_more_than_its_accesses():
 @pytest.mark.parametrize("kind", KINDS)
 @given(seed=st.integers(0, 2**16), max_rows=st.integers(1, 5))
 @settings(max_examples=15, deadline=None)
-def test_as_many_as_there_may_be_and_the_same_whoever_else_is_there(kind, seed, max_rows):
+def test_as_many_as_there_may_be_and_the_same_beside_any_others(kind, seed, max_rows):
     encoded, random = KINDS[kind], np.random.default_rng(seed)
     persons = random.integers(0, 60, 300)
     kept = bounded(encoded, persons, max_rows)

@@ -651,7 +651,7 @@ def test_a_validation_that_updates_a_metric_is_refused_by_its_name():
 
 
 def test_a_plan_and_a_step_agree_about_them(tmp_path):
-    """Whoever steps an optimizer by hand is told before a charge."""
+    """A step by hand that does not agree with its plan is refused before a charge."""
     from lightning_dpgen import Account, PoissonLots, PrivateOptimizer, term_gradients, training_stage
 
     weight = nn.Linear(4, 1)
