@@ -250,7 +250,7 @@ def _between(value: float, low: float, high: float) -> float:
 
 # Models that may be chosen.
 CANDIDATES = ("measured", "vae", "wgan", "rbm")
-# Made by `experiments/choice.py` from simulated and public records.
+# Made by `experiments/league/choice.py` from simulated and public records.
 TABLE = Path(__file__).with_name("model_choice.json")
 # Scores below it are of records of which little was learned.
 _POOR = 0.5

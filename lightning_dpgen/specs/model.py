@@ -106,7 +106,7 @@ class WGANSpec(NetworkSpec):
     def with_loss(self, layout: Any) -> WGANSpec:
         """Return the settings with those of the loss filled in, for records of a layout."""
         # Where records differ by a tenth of a unit and not by whole choices, scores differ by as little, and a penalty of
-        # 10 leaves nothing but slopes of 1 (experiments/six_gaussians.py).
+        # 10 leaves nothing but slopes of 1 (experiments/dpgan/gaussians.py).
         penalty = 0.1 if layout.units > len(layout.groups) and layout.levels is None else 10.0
         values = {"wgan_gp": {"penalty": penalty}, "wgan_clip": {"weight_bound": 0.01}, "vanilla": {}}[self.loss]
         # A rate for SGD says nothing of one for Adam.
@@ -210,7 +210,7 @@ class ClassifierSpec(MeasuredSpec):
 
 
 class AutoSpec(Spec):
-    """The model that was best on records of this kind, of about this number and budget (experiments/choice.py)."""
+    """The model that was best on records of this kind, of about this number and budget (experiments/league/choice.py)."""
 
     name: Literal["auto"] = "auto"
 

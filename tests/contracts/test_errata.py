@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 from dp_accounting import ComposedDpEvent
-from papers.dpgan import dpgan_asymptotic, dpgan_epsilon
-from papers.dpgm import FIGURE_2, dpgm_lemma1, dpgm_theorem3, dpgm_theorem4
-from papers.jl_laplace import jl_claim7, jl_theorem3, jl_theorem5, recovered_variance
-from papers.moments import epsilon_from_moments, gaussian_moment, sampled_moment
-from papers.privae import needed_noise, privae_kappa, privae_lemma2, privae_noise, privae_table1
-from papers_accounting import PINWHEEL, RATE, SHAPE, STEPS, joined, steps
 from scipy.stats import norm
 
+from experiments.accounting.moments import epsilon_from_moments, gaussian_moment, sampled_moment
+from experiments.accounting.papers import PINWHEEL, RATE, SHAPE, STEPS, joined, steps
+from experiments.dpgan.formulas import dpgan_asymptotic, dpgan_epsilon
+from experiments.dpgm.formulas import FIGURE_2, dpgm_lemma1, dpgm_theorem3, dpgm_theorem4
+from experiments.privae.formulas import needed_noise, privae_kappa, privae_lemma2, privae_noise, privae_table1
+from experiments.projection.formulas import jl_claim7, jl_theorem3, jl_theorem5, recovered_variance
 from lightning_dpgen.clustering.features import FEATURE_NORM, FourierFeatures
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 from lightning_dpgen.privacy.accounting.epsilon_range import gaussian_epsilon

@@ -53,7 +53,7 @@ def _plain(text):
 
 
 def test_an_editor_accepts_the_bundled_schemas():
-    found = [*Path(lightning_dpgen.__file__).parent.rglob("*.schema.yaml"), *ROOT.glob("experiments/*.schema.yaml")]
+    found = [*Path(lightning_dpgen.__file__).parent.rglob("*.schema.yaml"), *ROOT.glob("experiments/*/*.schema.yaml")]
     assert len(found) >= 2
     for path in found:
         CHECK.validate(read_yaml(path))

@@ -1,10 +1,11 @@
 """The attacks of dp-GAN's Figures 5 and 6: models of a row are pooled, and each is trained once."""
 
-import attacks
 import numpy as np
 import pytest
 import torch
-from kept import Kept
+
+from experiments.common.kept import Kept
+from experiments.dpgan import attacks
 
 
 def _inside(models, n):

@@ -4,15 +4,15 @@ import doctest
 import json
 import sys
 
-import basket_baselines
-import counting_queries
 import numpy as np
 import pytest
 import scipy.sparse
-import simulated_baskets
 import torch
-from basket_baselines import Budget, independent, rivals
 
+from experiments.common import simulated_baskets
+from experiments.dpgm import baselines as basket_baselines
+from experiments.dpgm import queries as counting_queries
+from experiments.dpgm.baselines import Budget, independent, rivals
 from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.metrics.baskets import CountingQueryError
 from lightning_dpgen.models.mixture import Mixture

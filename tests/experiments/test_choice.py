@@ -2,10 +2,10 @@
 
 import json
 
-import choice
 import pytest
-from choice_tables import TABLES
 
+from experiments.league import choice
+from experiments.league.choice_tables import TABLES
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.specs import defaults

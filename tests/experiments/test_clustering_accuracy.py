@@ -4,7 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from clustering_accuracy import best_naming
+
+from experiments.dpgm.clustering import best_naming
 
 
 @pytest.mark.parametrize(("clusters", "labels"), [(3, 3), (2, 4), (5, 3)])

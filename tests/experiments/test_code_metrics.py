@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from code_metrics import CodeDiscrepancy, HoyerSparsity, ImportanceLikelihood, log_weights
 
+from experiments.privae.code_metrics import CodeDiscrepancy, HoyerSparsity, ImportanceLikelihood, log_weights
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.models.divergences import make_kernel
 from lightning_dpgen.models.priors import NormalPrior, SparsePrior
@@ -42,7 +42,7 @@ def test_sparsity_is_one_of_single_numbers_and_zero_of_equal_ones():
 
 @pytest.mark.parametrize("kernel", ["cauchy", "gaussian", "imq"])
 def test_a_discrepancy_is_that_of_all_pairs_in_blocks_too(kernel, monkeypatch):
-    monkeypatch.setattr("code_metrics._PAIRS", 40)
+    monkeypatch.setattr("experiments.privae.code_metrics._PAIRS", 40)
     kernel = make_kernel(kernel, 3)
     z, draws = torch.randn(2, 20, 3, generator=torch.Generator().manual_seed(0)).double()
     metric = CodeDiscrepancy(kernel, 3)

@@ -3,12 +3,12 @@
 import sys
 from pathlib import Path
 
-import dpgan_tables
 import numpy as np
 import pytest
-from league_tasks import AdultBalanced, Mushroom
 
 import lightning_dpgen
+from experiments.dpgan import tables as dpgan_tables
+from experiments.league.tasks import AdultBalanced, Mushroom
 from lightning_dpgen.specs.settings import load_complete_settings
 
 ADULT = Path(lightning_dpgen.__file__).parent / "data/bundled/adult.schema.yaml"

@@ -3,14 +3,14 @@
 import math
 import sys
 
-import dpgm_algorithm1
 import numpy as np
 import pytest
 import torch
 from dp_accounting import ComposedDpEvent
-from papers.dpgm import FIGURE_2, dpgm_events, joined
 from scipy.stats import binom
 
+from experiments.dpgm import algorithm1 as dpgm_algorithm1
+from experiments.dpgm.formulas import FIGURE_2, dpgm_events, joined
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.gradients.clipping import PerComponent

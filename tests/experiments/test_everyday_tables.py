@@ -4,13 +4,13 @@ import importlib.util
 import sys
 from types import SimpleNamespace
 
-import everyday_tables
 import numpy as np
 import pandas as pd
 import pytest
-from environments import program
-from everyday_tables import CUSTOMERS, EverydayTable, Question, is_late, is_second, pair_distances
 
+from experiments.league import everyday_tables
+from experiments.league.environments import program
+from experiments.league.everyday_tables import CUSTOMERS, EverydayTable, Question, is_late, is_second, pair_distances
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.values import TableValues

@@ -6,12 +6,12 @@ import os
 import sys
 from types import SimpleNamespace
 
-import league
-import league_tasks
 import numpy as np
 import pytest
-from tables_classifiers import tables
 
+from experiments.league import league
+from experiments.league import tasks as league_tasks
+from experiments.league.classifiers import tables
 from lightning_dpgen.cli.main import main as dpgen
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import read_schema

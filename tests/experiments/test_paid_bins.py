@@ -1,10 +1,9 @@
 """The experiments on tables by their values: made-up tables, their rules and scores, and schemas with bounds alone."""
 
-import paid_bins
 import pytest
-import ugly_tables
-from made_up_tables import TABLES
 
+from experiments.league import paid_bins, ugly_tables
+from experiments.league.made_up_tables import TABLES
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 

@@ -1,26 +1,26 @@
 """The papers' formulas give the numbers that the papers print; the true ones are in contracts/test_errata.py."""
 
 import doctest
-import importlib
 import math
 import subprocess
 import sys
-from pathlib import Path
 
-import papers_accounting
 import pytest
-from papers import dpgm, jl_laplace, privae
-from papers.moments import epsilon_from_moments, gaussian_moment, sampled_moment
 from scipy.special import gammaln, logsumexp
 
+from experiments.accounting import moments
+from experiments.accounting import papers as papers_accounting
+from experiments.accounting.moments import epsilon_from_moments, gaussian_moment, sampled_moment
+from experiments.dpgan import formulas as dpgan
+from experiments.dpgm import formulas as dpgm
+from experiments.privae import formulas as privae
+from experiments.projection import formulas as jl_laplace
 from lightning_dpgen.privacy.accounting.renyi import compute_epsilon_by_rdp
 
-EXPERIMENTS = Path(papers_accounting.__file__).parent
 
-
-@pytest.mark.parametrize("name", ["moments", "dpgm", "privae", "dpgan", "jl_laplace"])
-def test_examples(name):
-    assert doctest.testmod(importlib.import_module(f"papers.{name}")).failed == 0
+@pytest.mark.parametrize("module", [moments, dpgm, privae, dpgan, jl_laplace], ids=lambda module: module.__name__)
+def test_examples(module):
+    assert doctest.testmod(module).failed == 0
 
 
 @pytest.mark.parametrize(("lam", "q", "sigma"), [(1, 0.0017, 1.0), (20, 0.0017, 1.0), (8, 0.00197, 0.6), (32, 0.3, 4.0)])
@@ -80,6 +80,6 @@ def test_true_costs_of_figure_2():
 
 @pytest.mark.slow
 def test_the_table_is_printed():
-    script = EXPERIMENTS / "papers_accounting.py"
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True, timeout=300)
+    command = [sys.executable, "-m", "experiments.accounting.papers"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert "1.745" in done.stdout

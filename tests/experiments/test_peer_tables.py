@@ -6,9 +6,9 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import environments
-import peer_tables
 import pytest
+
+from experiments.league import environments, peer_tables
 
 # Peers that give back what they get: the perfect ones.
 PROGRAMS = {

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-import pinwheel
-import privae_fashion
 import pytest
 import pytorch_lightning as pl
 import torch
-from privae_aggregations import BatchVAE, train_micro
 
+from experiments.privae import fashion as privae_fashion
+from experiments.privae import pinwheel
+from experiments.privae.aggregations import BatchVAE, train_micro
 from lightning_dpgen import (
     Account,
     Fixed,

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from series import COLUMNS, Days, real_rows, scores, sets, variants
 
+from experiments.dpgan.series import COLUMNS, Days, real_rows, scores, sets, variants
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.series.schema import SeriesSchema
 from lightning_dpgen.specs.settings import load_complete_settings

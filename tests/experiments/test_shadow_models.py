@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-import shadow_models
 import torch
 from scipy.stats import norm
-from shadow_models import Shadows, likelihood_ratios, train_shadows
 
+from experiments.dpgan import shadow_models
+from experiments.dpgan.shadow_models import Shadows, likelihood_ratios, train_shadows
 from lightning_dpgen.metrics import MembershipInference
 
 N = 2000

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-import simulated_baskets
 
+from experiments.common import simulated_baskets
 from lightning_dpgen.data.baskets.schema import read_items
 
 

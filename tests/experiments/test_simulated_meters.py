@@ -1,8 +1,8 @@
 """Simulated meters are the same each time, within their bounds, and a file of them is read as series."""
 
 import numpy as np
-import simulated_meters
 
+from experiments.common import simulated_meters
 from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
 

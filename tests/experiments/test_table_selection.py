@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from contracts.laws import discovery as laws
-from table_selection import Distances, SelectedProducts, independent
 
+from experiments.league.table_selection import Distances, SelectedProducts, independent
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.tables.schema_file import schema_of
@@ -94,7 +94,7 @@ def test_the_mechanism_is_told_the_bound_of_a_distance(monkeypatch):
         told.append((unit, sensitivity))
         return report_noisy_max(access, name, multiples, unit=unit, sensitivity=sensitivity)
 
-    monkeypatch.setattr("table_selection.report_noisy_max", heard)
+    monkeypatch.setattr("experiments.league.table_selection.report_noisy_max", heard)
     chosen(some_records(500), 1.0)
     assert told == [(2.0**-10, 1.0)] * 4
 

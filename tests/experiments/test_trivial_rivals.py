@@ -5,10 +5,10 @@ import doctest
 import numpy as np
 import pytest
 import torch
-import trivial_rivals
-from basket_baselines import Budget
-from trivial_rivals import RADIUS, class_means, naive_bayes
 
+from experiments.dpgm.baselines import Budget
+from experiments.league import rivals as trivial_rivals
+from experiments.league.rivals import RADIUS, class_means, naive_bayes
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.records import Records

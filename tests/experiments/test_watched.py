@@ -2,13 +2,13 @@
 
 import math
 
-import dpgan_curves
 import numpy as np
 import pytest
-import six_gaussians
-import watched
 from scipy.stats import ttest_rel
 
+from experiments.common import watched
+from experiments.dpgan import curves as dpgan_curves
+from experiments.dpgan import gaussians as six_gaussians
 from lightning_dpgen.optim.private import PrivateOptimizer
 
 pytestmark = pytest.mark.filterwarnings("ignore")

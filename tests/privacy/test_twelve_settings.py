@@ -1,26 +1,13 @@
-"""Ours against an independent quadrature, and Opacus, at some of the settings of ``experiments/accountants.py``."""
-
-import sys
-from pathlib import Path
+"""Ours against an independent quadrature, and Opacus, at some settings of ``experiments/accounting/accountants.py``."""
 
 import pytest
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
-
-
-@pytest.fixture(scope="module")
-def accountants():
-    sys.path.insert(0, str(EXPERIMENTS))
-    try:
-        import accountants
-    finally:
-        sys.path.remove(str(EXPERIMENTS))
-    return accountants
+from experiments.accounting import accountants
 
 
 # One lot; many lots of half the data; the shape of a training run; Laplace, Gaussian and sampled parts together.
 @pytest.mark.parametrize("place", [2, *(pytest.param(place, marks=pytest.mark.slow) for place in (3, 6, 11))])
-def test_ours_is_never_below_and_half_a_percent_above_at_most(accountants, place):
+def test_ours_is_never_below_and_half_a_percent_above_at_most(place):
     setting = accountants.SETTINGS[place]
     answers = accountants.ask(setting)
     assert answers.error < 1e-6
@@ -32,7 +19,7 @@ def test_ours_is_never_below_and_half_a_percent_above_at_most(accountants, place
         assert answers.ours <= answers.rdp
 
 
-def test_there_are_twelve_and_half_the_noise_would_be_noticed(accountants):
+def test_there_are_twelve_and_half_the_noise_would_be_noticed():
     assert len(accountants.SETTINGS) == 12
     setting = accountants.SETTINGS[3]
     more = accountants.lots(0.5, 3.5, 60, setting.delta)

@@ -10,7 +10,7 @@ from lightning_dpgen.specs.settings import load_complete_settings
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "lightning_dpgen"
 HISTORIES = [f"data.path={ROOT / 'tests/data/visits.yaml'}", "data.n=5000"]
-POINTS = ["data.path=x.csv", "data.n=400", f"data.schema={ROOT / 'experiments/pinwheel.schema.yaml'}"]
+POINTS = ["data.path=x.csv", "data.n=400", f"data.schema={ROOT / 'experiments/privae/pinwheel.schema.yaml'}"]
 
 
 def _overrides() -> list[list[str]]:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from contracts.door import given_the_answers, overspent
 from scipy.special import log_ndtr, ndtri
-from table_selection import Distances, TableSelection
 
+from experiments.league.table_selection import Distances, TableSelection
 from lightning_dpgen.api import schema_of
 from lightning_dpgen.data.discovery.bounds_and_keys import find_bounds, find_keys
 from lightning_dpgen.data.discovery.counts import KeyOwners

@@ -1,0 +1,1 @@
+"""Experiments: one command for each figure and table of the four papers, and for questions beyond them (README.md)."""

@@ -1,0 +1,1 @@
+"""Privacy formulas of the papers beside the truth, and accountants beside each other."""

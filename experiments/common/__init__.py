@@ -1,0 +1,1 @@
+"""Kept results, trainings and simulated records, which experiments share."""

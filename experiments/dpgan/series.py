@@ -1,0 +1,186 @@
+"""Figure 3 of dp-GAN: days of readings, generated at epsilon 6, beside the nearest real ones.
+
+    python -m experiments.dpgan.series FOLDER [--data NAME ...] [--only VARIANT ...] [--seed SEED]
+
+The data are national demand (`uk_demand`), simulated meters of 96 readings (n = 3,000 and 20,000 days; the unit a day, or a
+meter of which there are a thousand), and two households of a few hundred days. A row is a variant: the paper's form
+(`conf/experiment/dpgan_series.yaml`), its twin without privacy, the same with Adam and a fixed bound, this package's
+networks with their defaults, and measured statistics, also at epsilon 1. Columns are the mean and worst difference between
+correlations of two readings, the AUC of telling made days from the real ones that were learned from, and the mean distance
+to the nearest of these by dynamic time warping. Beside them stand real days that were held out, in the place of made ones.
+Those of `uk_demand` are its last year, so two halves of the other years, divided at random, are the bound of what could be
+reached. Made readings are rounded to their declared decimals, as in a release. Results are kept in FOLDER.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+from experiments.common.kept import Kept
+from experiments.common.simulated_meters import LARGEST, NEIGHBOURHOODS, READINGS, SEED, written
+from experiments.common.training import train
+from lightning_dpgen import load_release
+from lightning_dpgen.data.layout import Encoded
+from lightning_dpgen.data.public_sets import load_public_set, public_set
+from lightning_dpgen.data.series.reading import read_series
+from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.metrics.classifiers import DETECTION
+from lightning_dpgen.metrics.evaluation import compute_section
+from lightning_dpgen.metrics.measure import measures_of
+from lightning_dpgen.metrics.series_and_pictures import NearestSeries
+from lightning_dpgen.metrics.sides import EncodedSides
+
+METERS, DRAWN = 1000, 4
+# The recurrent generator beside a critic by Adam.
+_LSTM = ["model=wgan", "model.network=lstm", "model.bias=zero", "model.hidden=64", "model.steps=600", "split.k=1"]
+COLUMNS = ("correlation, mean difference", "correlation, worst difference", "AUC", "distance, mean")
+
+
+@dataclass(frozen=True)
+class Days:
+    """A set of days.
+
+    Args:
+        read: the days that are learned from, or held out.
+        settings: for `dpgen train`.
+    """
+
+    schema: SeriesSchema
+    read: Callable[[bool], Encoded]
+    settings: list[str]
+
+
+def variants() -> dict[str, list[str]]:
+    """Return the settings of each variant."""
+    private = ["privacy.epsilon=6", "privacy.delta=1e-5"]
+    return {
+        "faithful": ["experiment=dpgan_series", *private],
+        "faithful, not private": ["experiment=dpgan_series", "privacy=off"],
+        "lstm, Adam": [*_LSTM, *private],
+        "wgan": ["model=wgan", *private],
+        "vae": ["model=vae", *private],
+        "measured": ["model=measured", *private],
+        "measured, epsilon 1": ["model=measured", "privacy.epsilon=1", "privacy.delta=1e-5"],
+        "measured, not private": ["model=measured", "privacy=off"],
+    }
+
+
+def sets(folder: Path) -> dict[str, Days]:
+    """Return the data by their names; simulated ones are written when they are read."""
+    known = {
+        name: Days(
+            public_set(name).schema,
+            lambda held_out, name=name: load_public_set(name, held_out=held_out).encoded,
+            [f"data={name}"],
+        )
+        for name in ("uk_demand", "ausgrid", "powercons")
+    }
+    # Two more than the days of a meter on average are few to most meters.
+    simulated = {
+        f"meters, {days:,} {unit}": _meters(folder, days, [] if unit == "days" else [f"data.max_rows={days // METERS + 2}"])
+        for days, unit in ((3000, "days"), (20_000, "days"), (20_000, "days of a meter"))
+    }
+    return known | simulated
+
+
+def _meters(folder: Path, days: int, of_persons: list[str]) -> Days:
+    schema = SeriesSchema(READINGS, 0.0, LARGEST, classes=NEIGHBOURHOODS, decimals=1)
+
+    def read(held_out: bool) -> Encoded:
+        # Days of other households, drawn alike, are held out.
+        place = folder / ("held_out" if held_out else "data")
+        return read_series(written(place, days, METERS, SEED + held_out), schema).encoded
+
+    path = folder / "data" / f"meters_{days}.csv"
+    settings = [
+        "data=series", f"data.path={path}", f"data.length={READINGS}", "data.low=0", f"data.high={LARGEST:g}",
+        "data.decimals=1", f"data.classes=[{','.join(NEIGHBOURHOODS)}]", f"data.n={days}",
+        *(["data.person=meter", *of_persons] if of_persons else []),
+    ]  # fmt: skip
+    return Days(schema, read, settings)
+
+
+def scores(days: Days, real: Encoded, other: Encoded) -> list[float]:
+    """Return the columns for other days, generated or real, beside real ones."""
+    schema, measures, found = days.schema, measures_of("series"), {}
+    sides = EncodedSides(kind="series", layout=schema.layout, real=real, synthetic=other, channels=len(schema.channels))
+    for section in ("associations", DETECTION, "nearest real series"):
+        found |= compute_section(measures[section], sides).scores
+    return [found[name] for name in COLUMNS]
+
+
+def generated(folder: Path, name: str, variant: str, days: Days, n: int, seed: int) -> Encoded:
+    """Return n days of a run that is trained unless it was before, rounded as in its release."""
+    run = folder / f"{name}_{variant}_{seed}".replace(" ", "_").replace(",", "")
+    train(run, [*days.settings, f"seed={seed}", *variants()[variant]])
+    made = load_release(run / "release").sample_encoded(n, seed)
+    rounded = days.schema.decode(made, np.random.default_rng(0)).to_pandas()[days.schema.columns].to_numpy()
+    return Encoded(days.schema.scaled(rounded), made.codes)
+
+
+def real_rows(days: Days) -> dict[str, list[float]]:
+    """Return the columns for held-out days, and for a half of the others at random beside the other half."""
+    real = days.read(False)
+    order = np.random.default_rng(0).permutation(len(real))
+    halves = [real[np.sort(part)] for part in np.array_split(order, 2)]
+    return {"held-out days": scores(days, real, days.read(True)), "half beside half": scores(days, *halves)}
+
+
+def draw(path: Path, shown: dict[str, tuple[Encoded, Encoded]], days: Days) -> None:
+    """Draw a few made days, a variant in each row, and the real day that is nearest to each."""
+    low, high = days.schema.bounds()
+    length, channels = days.schema.axes
+    size = (3.0 * DRAWN, 1.6 * len(shown))
+    figure, axes = plt.subplots(len(shown), DRAWN, figsize=size, sharex=True, sharey=True, squeeze=False)
+    for row, (name, (real, made)) in zip(axes, shown.items(), strict=True):
+        metric = NearestSeries(length, channels=channels)
+        metric.update(torch.from_numpy(np.asarray(real.units)), real=True)
+        metric.update(torch.from_numpy(np.asarray(made.units[:DRAWN])), real=False)
+        for axis, own, place in zip(row, made.units, metric.nearest()[1].tolist(), strict=False):
+            for values, colour, width in ((real.units[place], "#aab3bf", 2.6), (own, "#1f5fa8", 1.0)):
+                axis.plot((low + (high - low) * values)[::channels], color=colour, linewidth=width)
+            axis.spines[["top", "right"]].set_visible(False)
+        row[0].set_title(name, loc="left", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=70)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--data", nargs="+", choices=sets(Path()))
+    parser.add_argument("--only", nargs="+", choices=variants())
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    kept = Kept(asked.folder / "series.json")
+    for name, days in sets(asked.folder).items():
+        if asked.data and name not in asked.data:
+            continue
+        print(f"{name}: {', '.join(COLUMNS)}", flush=True)
+        real, shown = days.read(False), {}
+        rows = dict(kept.get({"data": name}, lambda days=days: real_rows(days)))
+        for variant, settings in variants().items():
+            if asked.only and variant not in asked.only:
+                continue
+            cell = {"data": name, "settings": settings, "seed": asked.seed}
+            made = generated(asked.folder, name, variant, days, len(real), asked.seed)
+            rows[variant] = kept.get(cell, lambda days=days, real=real, made=made: scores(days, real, made))
+            shown[variant] = (real, made)
+            print(f"  {variant}: " + "  ".join(f"{value:.3f}" for value in rows[variant]), flush=True)
+        for row in ("held-out days", "half beside half"):
+            print(f"  {row}: " + "  ".join(f"{value:.3f}" for value in rows[row]), flush=True)
+        draw(asked.folder / f"{name.replace(' ', '_').replace(',', '')}.png", shown, days)
+
+
+if __name__ == "__main__":
+    main()

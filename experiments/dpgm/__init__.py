@@ -1,0 +1,1 @@
+"""Figures of DPGM (TKDE 2018, ICDM 2017)."""

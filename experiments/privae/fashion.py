@@ -1,0 +1,233 @@
+"""Figure 1 of PriVAE: sparsity of codes, likelihood, and distance of codes from a sparse prior, of Fashion-MNIST.
+
+    python -m experiments.privae.fashion FOLDER [--runs 3] [--epsilons 1 2 4 8] [--only VARIANT ...]
+    python -m experiments.privae.fashion FOLDER --classify [--runs 3]      a forest on codes beside one on pictures
+
+Three numbers of the 10,000 test pictures: Hoyer sparsity of their mean codes, log likelihood by importance sampling (50
+draws, 500 pictures; a density in nats), and squared discrepancy of 1,000 codes from draws of the prior (Cauchy kernels).
+Faithful settings are conf/experiment/privae_fashion.yaml with the dense pair in place of the convolutional one, the best
+ones privae_fashion_best.yaml; the twins are the paper's own: Adam 5e-4, lots of 256. Batch and micro aggregation are in
+aggregations.py. A classifier learns from codes of real training pictures, by an encoder that never saw a label.
+Results are kept in FOLDER, and a picture is drawn there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from scipy.stats import binomtest
+from sklearn.ensemble import RandomForestClassifier
+
+from experiments.common.kept import Kept
+from experiments.common.training import train
+from experiments.privae.aggregations import BatchNetwork, train_micro
+from experiments.privae.code_metrics import CodeDiscrepancy, HoyerSparsity, ImportanceLikelihood, log_weights
+from lightning_dpgen import load_release
+from lightning_dpgen.data.public_sets import load_public_set, public_set
+from lightning_dpgen.models.divergences import make_kernel
+from lightning_dpgen.models.vae import StackedVAE
+from lightning_dpgen.sampling.lots import Lot
+
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
+COLUMNS = ("Hoyer sparsity", "log likelihood", "discrepancy")
+DRAWS, LIKELY, COMPARED = 50, 500, 1000
+_DENSE = ["model.network=dense", "model.hidden=400", "model.filters=null", "model.centred=false"]
+_FAITHFUL = ["experiment=privae_fashion", *_DENSE]
+_TERMS = {
+    "experiment=privae_fashion": ["divergence", "divergence_release", "divergence_weight", "kernel", "groups", "group_c"],
+    "experiment=privae_fashion_best": [
+        "divergence", "divergence_release", "divergence_weight", "divergence_share", "divergence_averaging", "kernel",
+    ],
+}  # fmt: skip
+_OFF = ["privacy=off", "privacy.epsilon=null", "privacy.delta=null"]
+# The paper's own form of both, without privacy.
+_TWIN = ["model.optimizer=adam", "model.lr=5e-4", *_OFF]
+_BATCH = [
+    "data=fashion_mnist", "data.classes=0", "model=own", "model.target=experiments.privae.aggregations.BatchVAE",
+    "model.bias=zero", "model.lr=1e-3", "model.rate=0.0042666667", "model.steps=2350", "clipping=fixed",
+    "clipping.c=0.0002", "split.k=1",
+    "+model.options={weight: 100.0, hidden: 400, latent: 50, prior_scale: 0.05, likelihood: laplace, "
+    "scale: 0.1, optimizer: sgd}",
+    "privacy.delta=1e-5",
+]  # fmt: skip
+
+
+def without(settings: list[str]) -> list[str]:
+    """Return the settings of a form without its term."""
+    return [*settings, *(f"model.{name}=null" for name in _TERMS[settings[0]])]
+
+
+PRIVATE = {
+    "PriVAE + MMD": _FAITHFUL,
+    "PriVAE": without(_FAITHFUL),
+    "best + MMD": ["experiment=privae_fashion_best"],
+    "best": without(["experiment=privae_fashion_best"]),
+    "batch aggregation": _BATCH,
+}
+TWINS = {
+    "VAE + MMD": [*_FAITHFUL, *_TWIN],
+    "VAE": [*without(_FAITHFUL), *_TWIN],
+    "best + MMD, not private": ["experiment=privae_fashion_best", *_OFF],
+    "best, not private": [*without(["experiment=privae_fashion_best"]), *_OFF],
+}
+# Codes for a classifier: a normal prior, and few long steps.
+CODES = "normal prior"
+_CODES = [
+    "data=fashion_mnist", "data.classes=0", "model=vae", "model.hidden=200", "model.latent=32", "model.lr=1e-3",
+    "model.rate=0.0333333", "model.steps=400", "model.averaging=0.98", "clipping=fixed", "split.k=1", "privacy.delta=1e-5",
+]  # fmt: skip
+# Micro aggregation with the paper's constants: nothing that is private.
+MICRO = "micro aggregation (no guarantee)"
+
+
+def pictures(held_out: bool) -> tuple[torch.Tensor, np.ndarray]:
+    """Return pictures (n, 784), and the classes that no encoder sees."""
+    encoded = load_public_set("fashion_mnist", held_out=held_out).encoded
+    return torch.from_numpy(encoded.units.astype(np.float32) / 255.0), encoded.codes[:, 0]
+
+
+@torch.no_grad()
+def codes_of(network: StackedVAE, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return mean codes and draws of codes (n, latent)."""
+    parts = [network.encode(part, (0, len(part))) for part in x.split(2000)]
+    mean, log_variance = (torch.cat(each) for each in zip(*parts, strict=True))
+    noise = torch.randn(mean.shape, generator=torch.Generator().manual_seed(0))
+    return mean, mean + torch.exp(0.5 * log_variance) * noise
+
+
+@torch.no_grad()
+def scores(network: StackedVAE, x: torch.Tensor) -> list[float]:
+    """Return the columns for test pictures."""
+    latent, generator = network.latent, torch.Generator().manual_seed(1)
+    mean, z = codes_of(network, x)
+    sparsity = HoyerSparsity(latent)
+    sparsity.update(mean)
+    likelihood = ImportanceLikelihood()
+    for part in x[:LIKELY].split(200):
+        noise = torch.randn(len(part), DRAWS * latent, generator=generator)
+        likelihood.update(log_weights(network, Lot(part, (0, len(part))), noise))
+    discrepancy = CodeDiscrepancy(make_kernel("cauchy", latent), latent)
+    discrepancy.update(z[:COMPARED], prior=False)
+    prior = network.prior.draw(torch.randn(COMPARED, network.prior.noise, generator=generator))
+    discrepancy.update(prior, prior=True)
+    return [float(metric.compute()) for metric in (sparsity, likelihood, discrepancy)]
+
+
+def trained(folder: Path, name: str, epsilon: float | None, run: int) -> StackedVAE:
+    """Return the network of a variant, trained unless it was before."""
+    settings = [*(TWINS if epsilon is None else {**PRIVATE, CODES: _CODES})[name], f"seed={run}"]
+    if epsilon is not None:
+        settings.append(f"privacy.epsilon={epsilon:g}")
+    words = name.replace(" ", "_").replace(",", "")
+    release = train(folder / f"{words}_{epsilon or 'off'}_{run}", settings) / "release"
+    return load_release(release, networks=[BatchNetwork]).mixture.network
+
+
+def micro(x: torch.Tensor, run: int) -> StackedVAE:
+    """Return the network of micro aggregation: the paper's constants, no noise, no guarantee."""
+    schema = dataclasses.replace(public_set("fashion_mnist").schema, classes=0)
+    network = StackedVAE(
+        schema, 1, hidden=400, latent=50, prior={"kind": "sparse", "scale": 0.05},
+        likelihood="laplace", scale=0.1, generator=torch.Generator().manual_seed(run),
+    )  # fmt: skip
+    train_micro(network, x, batch=256, steps=2350, bound=2e-4, rate=1e-3, weight=100.0, seed=run)
+    return network
+
+
+def classify(folder: Path, runs: int, kept: Kept) -> None:
+    """Print the accuracy of forests on codes and on pictures."""
+    (x, labels), (held_out, answers) = pictures(False), pictures(True)
+
+    def accuracy(rows: torch.Tensor, asked: torch.Tensor, run: int) -> float:
+        forest = RandomForestClassifier(100, n_jobs=1, random_state=run).fit(rows[:20_000].numpy(), labels[:20_000])
+        return float(forest.score(asked.numpy(), answers))
+
+    real = kept.get({"forest": "pictures"}, lambda: accuracy(x, held_out, 0))
+    print(f"forest on 20,000 pictures: {real:.4f}")
+    for name, epsilon in ((CODES, 4.0), ("best + MMD", 4.0), ("best", 4.0), ("VAE + MMD", None)):
+
+        def score(run: int, name: str = name, epsilon: float | None = epsilon) -> float:
+            network = trained(folder, name, epsilon, run)
+            return accuracy(codes_of(network, x[:20_000])[0], codes_of(network, held_out)[0], run)
+
+        rows = [
+            kept.get({"forest": name, "epsilon": epsilon, "run": run}, lambda run=run, score=score: score(run))
+            for run in range(runs)
+        ]
+        found = np.array(rows)
+        print(f"forest on codes, {name}, {epsilon or 'no privacy'}: {found.mean():.4f} ({found.std():.4f}), "
+              f"{found.mean() / real:.3f} of that", flush=True)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
+    parser.add_argument("--only", nargs="+", choices=[*PRIVATE, *TWINS, MICRO], default=[*PRIVATE, *TWINS, MICRO])
+    parser.add_argument("--classify", action="store_true")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    kept = Kept(asked.folder / "privae_fashion.json")
+    if asked.classify:
+        classify(asked.folder, asked.runs, kept)
+        return
+    x, _ = pictures(True)
+    found: dict[str, dict[float | None, np.ndarray]] = {}
+    for name in asked.only:
+        for epsilon in asked.epsilons if name in PRIVATE else [None]:
+
+            def score(run: int, name: str = name, epsilon: float | None = epsilon) -> list[float]:
+                if name == MICRO:
+                    return scores(micro(pictures(False)[0], run), x)
+                return scores(trained(asked.folder, name, epsilon, run), x)
+
+            rows = [
+                kept.get({"variant": name, "epsilon": epsilon, "run": run}, lambda run=run, score=score: score(run))
+                for run in range(asked.runs)
+            ]  # fmt: skip
+            found.setdefault(name, {})[epsilon] = np.array(rows)
+            means = ", ".join(
+                f"{column} {mean:.4f} ({spread:.4f})"
+                for column, mean, spread in zip(COLUMNS, np.mean(rows, 0), np.std(rows, 0), strict=True)
+            )
+            print(f"{name}, epsilon {epsilon or 'off'}: {means}", flush=True)
+    for name in ("PriVAE", "best"):
+        for epsilon in found.get(name, {}):
+            if f"{name} + MMD" in found:
+                gains = found[f"{name} + MMD"][epsilon][:, 0] - found[name][epsilon][:, 0]
+                above = int((gains > 0).sum())
+                chance = binomtest(above, len(gains), alternative="greater").pvalue
+                print(f"{name}, epsilon {epsilon:g}: Hoyer gained {gains.mean():+.4f}; {above} of {len(gains)} above 0 "
+                      f"(sign test {chance:.3f})")  # fmt: skip
+    draw(asked.folder / "privae_fashion.png", found)
+
+
+def draw(path: Path, found: dict[str, dict[float | None, np.ndarray]]) -> None:
+    """Draw the columns against epsilon, with the spread of runs as bands; what is not private is a level."""
+    figure, axes = plt.subplots(1, len(COLUMNS), figsize=(12.0, 3.8))
+    for column, (axis, title) in enumerate(zip(axes, COLUMNS, strict=True)):
+        for color, (name, rows) in zip(plt.get_cmap("tab10").colors, found.items(), strict=False):
+            mean, spread = (np.array([of(each[:, column]) for each in rows.values()]) for of in (np.mean, np.std))
+            if None in rows:
+                axis.axhline(mean[0], color=color, linestyle="--", linewidth=1.0, label=name)
+                continue
+            axis.plot(list(rows), mean, color=color, marker="o", markersize=3, label=name)
+            axis.fill_between(list(rows), mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0)
+        axis.set(title=title, xlabel="epsilon", xscale="log")
+        axis.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
+        axis.minorticks_off()
+        axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=5, frameon=False, fontsize=8)
+    figure.tight_layout(rect=(0, 0.12, 1, 1))
+    figure.savefig(path, dpi=80)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Figure 2 of PriVAE: the codes of four spirals, with a prior of four parts and KL of the codes from it, and without.
+
+    python -m experiments.privae.pinwheel FOLDER [--runs 10] [--only VARIANT ...]
+
+Points are simulated as in Johnson et al. (2016): 400, four arms, radial deviation .3, tangential .1, rate .25; a second
+draw tests. The settings are conf/experiment/privae_pinwheel.yaml and privae_pinwheel_best.yaml, which were chosen on other
+draws. Purity is the share of test points whose arm is the commonest among those with the same nearest centre of the
+prior, and beside it stands how many arms are the commonest of a centre. The error is the root mean squared distance of
+test points from their reconstructions. K-means of the points themselves is printed first. The picture shows points,
+reconstructions and codes of the first run. Results are kept in FOLDER.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.cluster import KMeans
+
+from experiments.common.kept import Kept
+from experiments.common.training import train
+from lightning_dpgen import load_release
+from lightning_dpgen.data.records import Records
+from lightning_dpgen.data.tables.reading import read_table
+from lightning_dpgen.data.tables.schema_file import read_schema
+from lightning_dpgen.models.vae import StackedVAE
+
+N, ARMS, BOUND = 400, 4, 2.0
+SCHEMA = Path(__file__).with_suffix(".schema.yaml")
+CENTRES = [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]
+_OFF = ["privacy=off", "privacy.epsilon=null", "privacy.delta=null"]
+# Settings of the term of each form, which are left out without it.
+TERM = {
+    "privae_pinwheel": ["divergence", "divergence_draws", "divergence_weight", "groups", "group_c"],
+    "privae_pinwheel_best": [
+        "divergence", "divergence_release", "divergence_weight", "divergence_share", "kernel", "kernel_width", "features",
+    ],
+}  # fmt: skip
+
+
+def without(form: str) -> list[str]:
+    """Return the settings of a form without its term: the standard autoencoder."""
+    return [f"experiment={form}", *(f"model.{name}=null" for name in TERM[form]), "model.beta=1"]
+
+
+VARIANTS = {
+    "faithful, KL": ["experiment=privae_pinwheel"],
+    "faithful, without": without("privae_pinwheel"),
+    "faithful, KL, not private": ["experiment=privae_pinwheel", *_OFF],
+    "faithful, without, not private": [*without("privae_pinwheel"), *_OFF],
+    "best, mmd": ["experiment=privae_pinwheel_best"],
+    "best, without": without("privae_pinwheel_best"),
+    "best, mmd, not private": ["experiment=privae_pinwheel_best", *_OFF],
+    "best, without, not private": [*without("privae_pinwheel_best"), *_OFF],
+}
+
+
+def pinwheel(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw points (n, 2) and the arm of each, (n,)."""
+    random = np.random.default_rng(seed)
+    arms = np.repeat(np.arange(ARMS), n // ARMS)
+    points = random.standard_normal((n, 2)) * np.array([0.3, 0.1]) + np.array([1.0, 0.0])
+    angles = 2.0 * np.pi * arms / ARMS + 0.25 * np.exp(points[:, 0])
+    cosines, sines = np.cos(angles), np.sin(angles)
+    turned = np.stack(
+        [cosines * points[:, 0] + sines * points[:, 1], cosines * points[:, 1] - sines * points[:, 0]], axis=1
+    )
+    return turned.clip(-BOUND, BOUND), arms
+
+
+def data_settings(folder: Path, seed: int) -> list[str]:
+    """Return the settings for the data of a run, whose files are written."""
+    table = folder / f"points_{seed}.csv"
+    if not table.is_file():
+        pd.DataFrame(pinwheel(N, seed)[0].round(4), columns=["x", "y"]).to_csv(table, index=False)
+    return ["data=table", f"data.path={table}", f"data.schema={SCHEMA}", f"data.n={N}"]
+
+
+def purity(clusters: np.ndarray, arms: np.ndarray) -> tuple[float, int]:
+    """Return the share of points of the commonest arm of their cluster, and how many arms are that of a cluster."""
+    counts = np.zeros((ARMS, ARMS), int)
+    np.add.at(counts, (clusters, arms), 1)
+    commonest = counts.argmax(axis=1)[counts.sum(axis=1) > 0]
+    return float(counts.max(axis=1).sum() / counts.sum()), len(set(commonest.tolist()))
+
+
+def codes_of(folder: Path, run: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return test points, their arms, codes and reconstructions, by the release of a run."""
+    release = load_release(folder / "release")
+    points, arms = pinwheel(N, 5_000 + seed)
+    schema = read_schema(SCHEMA)
+    frame = pd.DataFrame(points.round(4), columns=["x", "y"])
+    codes = release.encode(Records(schema, read_table(frame, schema).encoded))[["z_0", "z_1"]].to_numpy()
+    with torch.no_grad():
+        made = torch.sigmoid(release.mixture.network.decode(torch.from_numpy(codes).float(), (0, N))).numpy()
+    return points, arms, codes, made * 2.0 * BOUND - BOUND
+
+
+@torch.no_grad()
+def untrained(seed: int) -> float:
+    """Return the purity of codes by the first weights of the best form, moved and scaled as a whole to fit the centres."""
+    points, arms = pinwheel(N, 5_000 + seed)
+    schema = read_schema(SCHEMA)
+    network = StackedVAE(schema, 1, hidden=16, centred=True, generator=torch.Generator().manual_seed(seed))
+    units = torch.from_numpy((points + BOUND) / (2.0 * BOUND)).float()
+    codes = network.encode(units, (0, N))[0].numpy()
+    return purity(nearest((codes - codes.mean(axis=0)) / codes.std()), arms)[0]
+
+
+def nearest(codes: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(codes[:, None] - np.array(CENTRES), axis=2).argmin(axis=1)
+
+
+def scored(folder: Path, name: str, run: int) -> list[float]:
+    """Return purity, arms seen, and error of a variant, trained unless it was before."""
+    place = folder / f"{name.replace(' ', '_').replace(',', '')}_{run}"
+    train(place, [*data_settings(folder, run), f"seed={run}", *VARIANTS[name]])
+    points, arms, codes, made = codes_of(place, run, run)
+    pure, seen = purity(nearest(codes), arms)
+    return [pure, seen, float(np.sqrt(np.square(points - made).sum(axis=1).mean()))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    kept = Kept(asked.folder / "pinwheel.json")
+    means = []
+    for run in range(asked.runs):
+        points, arms = pinwheel(N, 5_000 + run)
+        means.append(purity(KMeans(ARMS, n_init=10, random_state=run).fit_predict(points), arms)[0])
+    print(f"k-means of the points: purity {np.mean(means):.3f}")
+    alone = [untrained(run) for run in range(asked.runs)]
+    print(f"untrained encoders: purity {np.mean(alone):.3f}, at most {np.max(alone):.3f}")
+    for name in asked.only:
+        found = np.array([
+            kept.get({"settings": VARIANTS[name], "run": run}, lambda name=name, run=run: scored(asked.folder, name, run))
+            for run in range(asked.runs)
+        ])  # fmt: skip
+        good = int(((found[:, 0] >= 0.9) & (found[:, 1] == ARMS)).sum())
+        print(
+            f"{name}: purity {found[:, 0].mean():.3f} ({found[:, 0].std():.3f}), arms seen {found[:, 1].mean():.1f}, "
+            f"{good} of {asked.runs} at .90 with all four; error {found[:, 2].mean():.3f} ({found[:, 2].std():.3f})",
+            flush=True,
+        )
+    draw(asked.folder, asked.only)
+
+
+def draw(folder: Path, names: list[str]) -> None:
+    """Draw points, reconstructions and codes of the first run of each variant."""
+    figure, axes = plt.subplots(2, len(names), figsize=(2.6 * len(names), 5.2), squeeze=False)
+    for (above, below), name in zip(axes.T, names, strict=True):
+        points, arms, codes, made = codes_of(folder / f"{name.replace(' ', '_').replace(',', '')}_0", 0, 0)
+        above.scatter(*points.T, s=3, color="#c0392b", label="points")
+        above.scatter(*made.T, s=3, color="#e0b000", label="reconstructions")
+        above.set_title(name, fontsize=9)
+        below.scatter(*codes.T, s=3, c=arms, cmap="tab10", vmax=10)
+        below.scatter(*np.array(CENTRES).T, marker="x", color="black", label="centres of the prior")
+        for axis in (above, below):
+            axis.set_aspect("equal", "datalim")
+            axis.spines[["top", "right"]].set_visible(False)
+    handles = [*axes[0, 0].get_legend_handles_labels()[0], *axes[1, 0].get_legend_handles_labels()[0]]
+    figure.legend(handles=handles, loc="lower center", ncols=3, frameon=False)
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    figure.savefig(folder / "pinwheel.png", dpi=80)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Figures and the table of the Johnson-Lindenstrauss release."""
