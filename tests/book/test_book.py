@@ -6,6 +6,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,13 @@ def _blocks(page: Path, language: str) -> list[str]:
     return [block for _, name, block in BLOCK.findall(page.read_text(encoding="utf-8")) if name.strip() == language]
 
 
-def _pages_with(language: str) -> list:
-    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES if _blocks(page, language)]
+def _pages_with(language: str, slow: Callable[[Path], bool] = lambda page: False) -> list:
+    """Return the pages that have blocks of a language; those that take minutes are marked slow."""
+    return [
+        pytest.param(page, id=str(page.relative_to(ROOT)), marks=[pytest.mark.slow] * slow(page))
+        for page in PAGES
+        if _blocks(page, language)
+    ]
 
 
 def _take_files(page: Path, folder: Path) -> None:
@@ -94,8 +100,8 @@ def test_output_is_compared(shown, printed, agrees):
     assert _matches(shown, printed) == agrees
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", _pages_with("console"))
+# Plans of the papers are computed in seconds; other pages train.
+@pytest.mark.parametrize("page", _pages_with("console", slow=lambda page: page.parent.name != "papers"))
 def test_commands_of_a_page_do_what_it_shows(page, tmp_path):
     _take_files(page, tmp_path)
     scripts = tmp_path / ".bin"
