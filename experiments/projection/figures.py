@@ -1,23 +1,29 @@
 """The figures and the table of "Utility Preserving Secure Private Data Release", with its calibration and ours.
 
-    python -m experiments.projection.figures table             Table 1: k-means accuracy, twenty draws a cell (some minutes)
-    python -m experiments.projection.figures recovery          Figure 3: a million recovered distances
-    python -m experiments.projection.figures pictures FOLDER   Figures 1 to 4
+    python -m experiments.projection.figures FOLDER
 
+Table 1 (k-means accuracy, twenty draws a cell) and Figure 3 (a million recovered distances) are printed and kept in
+FOLDER. Figures 1 and 2 are drawn as FOLDER/projection_clusters.png, Figures 3 and 4 as FOLDER/projection_noise.png.
 Epsilon 4, neighbours at a distance of at most 1, two clusters of unit variance 4 apart in a random direction, 2,000 rows.
 The paper's rows use its Theorems 3 and 5 (`formulas.py`), which promise less than their epsilon; ours are pure.
 """
 
 from __future__ import annotations
 
+import argparse
+import itertools
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import matplotlib
 import numpy as np
+from matplotlib import pyplot
 from sklearn.cluster import KMeans
 
+from experiments.common.kept import Kept
+from experiments.common.pictures import save_picture
 from experiments.projection.formulas import jl_claim7, jl_theorem3, jl_theorem5
 from lightning_dpgen.data.files.arrays import blobs
 from lightning_dpgen.privacy.account import Account
@@ -27,7 +33,10 @@ from lightning_dpgen.projection.project import Projection
 from lightning_dpgen.projection.recovery import Recovery
 from lightning_dpgen.release.projected import ProjectedRows
 
+matplotlib.use("Agg")
 EPSILON, DISTANCE, ROWS, DRAWS = 4.0, 1.0, 2000, 20
+# A million recovered distances, as in the paper: pairs of rows, each with so many matrices.
+PAIRS, TIMES, BINS = 1000, 1000, np.linspace(-150.0, 250.0, 101)
 SIZES = ((3, 2), (10, 3), (50, 10), (100, 20))
 PAPER = {
     "no noise": (0.9783, 0.9772, 0.9771, 0.9797),
@@ -109,7 +118,7 @@ def cells() -> dict[str, Callable[[int, int, int], float]]:
     return rows
 
 
-def table() -> None:
+def table(kept: Kept) -> None:
     """Print mean accuracy over the draws, and its standard error."""
     print(f"{'':<42}" + "".join(f"{f'{d}, {k}':>16}" for d, k in SIZES))
     for name, values in PAPER.items():
@@ -117,12 +126,15 @@ def table() -> None:
     for name, cell in cells().items():
         print(f"{name:<42}", end="", flush=True)
         for d, k in SIZES:
-            sample = [cell(d, k, draw) for draw in range(DRAWS)]
+            sample = kept.get(
+                {"table": name, "d": d, "k": k, "draws": DRAWS, "rows": ROWS},
+                lambda cell=cell, d=d, k=k: [cell(d, k, draw) for draw in range(DRAWS)],
+            )
             print(f"{np.mean(sample):>8.3f} +-{np.std(sample) / math.sqrt(DRAWS - 1):.3f}", end="", flush=True)
         print()
 
 
-def recovered(unit: str, ours: bool, pairs: int = 1000, times: int = 1000) -> tuple[np.ndarray, np.ndarray]:
+def recovered(unit: str, ours: bool, pairs: int, times: int) -> tuple[np.ndarray, np.ndarray]:
     """Return true squared distances (pairs,) and recovered ones (times, pairs), each time with a new matrix and noise.
 
     d = 10 to k = 3, as in the paper's smaller cases.
@@ -146,84 +158,94 @@ def recovered(unit: str, ours: bool, pairs: int = 1000, times: int = 1000) -> tu
     return truth, found
 
 
-def recovery() -> None:
-    """Print bias and spread of a million recovered distances, beside the formula."""
-    for unit in ("element", "row"):
-        for ours in (False, True):
-            truth, found = recovered(unit, ours)
-            error = found - truth
-            # Distances of one matrix share its error, so the standard error is that of the means over matrices.
-            means = error.mean(axis=1)
-            print(
-                f"{unit:<8} {'ours ' if ours else 'paper'}: mean difference {means.mean():+.3f} "
-                f"+- {means.std() / math.sqrt(len(means)):.3f}, standard deviation {error.std():.1f}",
-                end="",
-            )
-            if ours:
-                print()
-            else:
-                s2 = 2.0 * paper_scale(unit, 10, 3) ** 2
-                right = Recovery(3, "laplace", paper_scale(unit, 10, 3), distortion("gaussian", 10, 3))
-                claimed = np.mean([jl_claim7(3, a, s2) for a in truth])
-                print(f" (formula {math.sqrt(right.variance(truth).mean()):.1f}, Claim 7 {math.sqrt(claimed):.1f})")
+def recovery(unit: str, ours: bool) -> dict[str, Any]:
+    """Return bias, its standard error and spread of recovered distances, and how many are in each of `BINS`."""
+    truth, found = recovered(unit, ours, PAIRS, TIMES)
+    error = found - truth
+    # Distances of one matrix share its error, so the standard error is that of the means over matrices.
+    means = error.mean(axis=1)
+    result = {
+        "mean": float(means.mean()), "standard error": float(means.std() / math.sqrt(len(means))),
+        "deviation": float(error.std()), "histogram": np.histogram(error, BINS)[0].tolist(),
+    }  # fmt: skip
+    if not ours:
+        scale = paper_scale(unit, 10, 3)
+        right = Recovery(3, "laplace", scale, distortion("gaussian", 10, 3))
+        result["formula"] = math.sqrt(right.variance(truth).mean())
+        result["Claim 7"] = math.sqrt(np.mean([jl_claim7(3, a, 2.0 * scale**2) for a in truth]))
+    return result
 
 
-def pictures(folder: Path) -> None:
-    """Draw figures 1 to 4 as PNG."""
-    import matplotlib
+def recoveries(kept: Kept) -> dict[tuple[str, bool], dict[str, Any]]:
+    """Return and print Figure 3 by unit and calibration, beside the formulas of the standard deviation."""
+    found = {}
+    for unit, ours in itertools.product(("element", "row"), (False, True)):
+        asked = {"recovery": unit, "ours": ours, "pairs": PAIRS, "times": TIMES}
+        one = found[unit, ours] = kept.get(asked, lambda unit=unit, ours=ours: recovery(unit, ours))
+        formulas = "" if ours else f" (formula {one['formula']:.1f}, Claim 7 {one['Claim 7']:.1f})"
+        print(
+            f"{unit:<8} {'ours ' if ours else 'paper'}: mean difference {one['mean']:+.3f} +- {one['standard error']:.3f}, "
+            f"standard deviation {one['deviation']:.1f}{formulas}"
+        )
+    return found
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
 
-    folder.mkdir(parents=True, exist_ok=True)
+def draw_clusters(path: Path) -> None:
+    """Draw Figures 1 and 2: the rows, and what each calibration releases of them."""
     rows, labels = blobs(ROWS, 3, 0)
-    figure = pyplot.figure(figsize=(5, 5))
-    figure.add_subplot(projection="3d").scatter(*rows.T, c=labels, s=4, cmap="coolwarm")
-    figure.suptitle("Figure 1: the rows")
-    figure.savefig(folder / "figure_1.png", dpi=120)
-    figure, axes = pyplot.subplots(2, 2, figsize=(9, 9))
-    for i, unit in enumerate(("element", "row")):
+    drawn = {"s": 4, "cmap": "coolwarm", "c": labels}
+    figure = pyplot.figure(figsize=(11, 6.6), layout="constrained")
+    grid = figure.add_gridspec(2, 3)
+    whole = figure.add_subplot(grid[:, 0], projection="3d")
+    whole.scatter(*rows.T, **drawn)
+    whole.set(title=f"Figure 1: the rows, k-means {accuracy(k_means(rows), labels):.3f}")
+    for place, unit in enumerate(("element", "row")):
         paper = rows @ make_matrix("gaussian", 3, 2, 0)
         paper += np.random.default_rng(0).laplace(scale=paper_scale(unit, 3, 2), size=paper.shape)
         ours, _ = released("hashed", 3, 2, unit, "laplace" if unit == "element" else "spherical", 0)
-        for axis, name, found in ((axes[i, 0], "paper", paper), (axes[i, 1], "ours", ours.rows)):
-            axis.scatter(*found.T, c=labels, s=4, cmap="coolwarm")
+        for column, (name, found) in enumerate((("the paper's noise", paper), ("ours", ours.rows)), 1):
+            axis = figure.add_subplot(grid[place, column])
+            axis.scatter(*found.T, **drawn)
             right = accuracy(k_means(found), labels)
-            axis.set(title=f"{unit}-wise, {name}: k-means {right:.3f}", xlim=(-9, 9), ylim=(-9, 9))
-    figure.suptitle("Figure 2: d = 3, k = 2, epsilon 4")
-    figure.tight_layout()
-    figure.savefig(folder / "figure_2.png", dpi=120)
-    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), sharey=True)
-    for axis, unit in zip(axes, ("element", "row"), strict=True):
-        for name, ours in (("paper", False), ("ours", True)):
-            truth, found = recovered(unit, ours)
-            axis.hist((found - truth).ravel(), bins=200, range=(-150, 250), histtype="step", density=True, label=name)
-        axis.set(title=f"{unit}-wise", xlabel="recovered less true squared distance")
+            axis.set(title=f"Figure 2: {unit}-wise, {name}, {right:.3f}", xlim=(-9, 9), ylim=(-9, 9), aspect="equal")
+    save_picture(figure, path)
+
+
+def draw_noise(found: dict[tuple[str, bool], dict[str, Any]], path: Path) -> None:
+    """Draw Figure 3, recovered distances, and Figure 4, the noise of a released number against k."""
+    figure, axes = pyplot.subplots(1, 3, figsize=(12, 3.6), layout="constrained")
+    for axis, unit in zip(axes, ("element", "row"), strict=False):
+        for name, ours in (("the paper's noise", False), ("ours", True)):
+            counts = np.array(found[unit, ours]["histogram"])
+            axis.stairs(counts / counts.sum() / np.diff(BINS), BINS, label=name)
+        axis.axvline(0, color="grey", linewidth=0.8)
+        axis.set(title=f"Figure 3: {unit}-wise, d = 10, k = 3", xlabel="recovered less true squared distance")
         axis.legend()
-    figure.suptitle("Figure 3: a million recovered distances, d = 10, k = 3")
-    figure.tight_layout()
-    figure.savefig(folder / "figure_3.png", dpi=120)
-    figure, axis = pyplot.subplots(figsize=(6, 4))
-    ks, d = np.arange(1, 31), 100
+    ks, d, axis = np.arange(1, 31), 100, axes[2]
     for unit in ("element", "row"):
-        axis.plot(ks, [math.sqrt(1 + 2 * paper_scale(unit, d, k) ** 2) for k in ks], label=f"paper, {unit}-wise")
-    ours = (("hashed", "element", "laplace"), ("hashed", "row", "spherical"), ("gaussian", "row", "laplace"))
-    for kind, unit, noise in ours:
+        axis.plot(ks, [math.sqrt(1 + 2 * paper_scale(unit, d, k) ** 2) for k in ks], label=f"the paper's, {unit}-wise")
+    for kind, unit, noise in (("hashed", "element", "laplace"), ("hashed", "row", "spherical")):
         spread = []
-        for k in ks[ks <= 20]:
-            projection = Projection(make_matrix(kind, d, k, 0), Neighbourhood(unit, distance=DISTANCE), noise)
+        for k in ks:
+            projection = Projection(make_matrix(kind, d, int(k), 0), Neighbourhood(unit, distance=DISTANCE), noise)
             scale = projection.scale(projection.plan(EPSILON))
             spread.append(math.sqrt(1 + Recovery(int(k), noise, scale, 0.0).coordinate_variance))
-        axis.plot(ks[ks <= 20], spread, "--", label=f"ours, {unit}-wise, {kind}, {noise}")
-    axis.set(title="Figure 4: standard deviation of a released number, d = 100", xlabel="k")
+        axis.plot(ks, spread, "--", label=f"ours, {unit}-wise, {noise}")
+    axis.set(title="Figure 4: deviation of a number, d = 100", xlabel="k", yscale="log")
     axis.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(folder / "figure_4.png", dpi=120)
+    save_picture(figure, path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = Kept(folder / "projection_figures.json")
+    table(kept)
+    draw_noise(recoveries(kept), folder / "projection_noise.png")
+    draw_clusters(folder / "projection_clusters.png")
 
 
 if __name__ == "__main__":
-    what = sys.argv[1] if len(sys.argv) > 1 else "table"
-    if what == "pictures":
-        pictures(Path(sys.argv[2]))
-    else:
-        {"table": table, "recovery": recovery}[what]()
+    main()
