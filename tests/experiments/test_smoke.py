@@ -1,0 +1,81 @@
+"""Each command of experiments/ runs from its start to its end on few records, and leaves its pictures and kept results."""
+
+import importlib
+import os
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from experiments.accounting import accountants
+from experiments.league import paid_bins
+from experiments.league.made_up_tables import TABLES
+
+
+@dataclass(frozen=True)
+class Smoke:
+    """A short run of a command.
+
+    Args:
+        words: the words after the module; FOLDER is a new folder.
+        sizes: constants of the module, which are smaller here, by name.
+        leaves: files of FOLDER that are there at the end.
+        public: whether it reads public sets, which `DPGEN_DATA` has.
+    """
+
+    words: str = "FOLDER"
+    sizes: dict[str, Any] = field(default_factory=dict)
+    leaves: tuple[str, ...] = ()
+    public: bool = False
+
+
+def _pictures(held_out):
+    generator = torch.Generator().manual_seed(int(held_out))
+    rows = nn.functional.normalize(torch.rand(1_200, 196, generator=generator))
+    return rows, torch.randint(0, 10, (1_200,), generator=generator)
+
+
+def _bank():
+    bank = TABLES["bank"]
+    return {
+        "bank": paid_bins.Table(lambda run: (bank.draw(1_500, run), bank.draw(1_500, 100 + run)), bank.label, bank.schema)
+    }
+
+
+RUNS = {
+    "accounting.papers": Smoke(""),
+    "accounting.accountants": Smoke("", {"SETTINGS": accountants.SETTINGS[2:3], "TIMES": accountants.TIMES[:1]}),
+    "projection.figures": Smoke(
+        sizes={"DRAWS": 2, "PAIRS": 10, "TIMES": 10, "ROWS": 200, "SIZES": ((3, 2),)},
+        leaves=("projection_figures.json", "projection_noise.png", "projection_clusters.png"),
+    ),
+    "training.persons": Smoke("--runs 2", {"N": 800, "STEPS": 3, "pictures": _pictures}),
+    "training.correlated_noise": Smoke(
+        "--epsilons 2 --passes 1 --lot 100 --runs 1", {"N": 1_000, "RATES": (1.0,), "pictures": _pictures}
+    ),
+    "league.ugly_tables": Smoke("FOLDER loans --runs 1", {"ROWS": 1_500, "TRIPLES": 3}, ("ugly_tables.json",)),
+    "league.paid_bins": Smoke("FOLDER --runs 1", {"tables": _bank, "TOLD_APART": 500}, ("paid_bins.json",)),
+    "league.classifiers": Smoke("FOLDER mushroom --epsilons 1 --runs 1", leaves=("tables_classifiers.json",), public=True),
+    "league.table_selection": Smoke("FOLDER --rows 2000 --pairs 5", leaves=("table_selection.json",), public=True),
+    "league.mnist_classifiers": Smoke(
+        "FOLDER real --rows 300 --only forest", leaves=("mnist_classifiers.json",), public=True
+    ),
+    "league.choice": Smoke("FOLDER --names hospital --candidates measured --epsilons 8", {"N": 1_000}, ("choice.json",)),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", RUNS)
+def test_a_command_runs(name, tmp_path, monkeypatch):
+    asked, module = RUNS[name], importlib.import_module(f"experiments.{name}")
+    if asked.public and not os.environ.get("DPGEN_DATA"):
+        pytest.skip("it reads public sets: DPGEN_DATA names no folder")
+    for constant, value in asked.sizes.items():
+        monkeypatch.setattr(module, constant, value)
+    monkeypatch.setattr(sys, "argv", [name, *asked.words.replace("FOLDER", str(tmp_path)).split()])
+    module.main()
+    for file in asked.leaves:
+        assert (tmp_path / file).stat().st_size > 0, file
