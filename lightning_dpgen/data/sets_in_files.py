@@ -134,9 +134,13 @@ def make_powercons() -> PublicSet:
 def make_ausgrid() -> PublicSet:
     # Half an hour at 20 kW, what a household's main fuse of 80 A lets through, and of the trial's largest panels, 10 kW.
     schema = SeriesSchema(48, 0, (10, 5), channels=("GC", "GG"), decimals=3, steps=_HALF_HOURS)
-    # The column of time stamps has no name.
-    reader = partial(read_series, form="long", day="")
-    return PublicSet(schema, 300, _first(reader, 300), ("daily_load/ausgrid_customer12_2011-2012.csv.gz",))
+
+    def read(path: Path, schema: SeriesSchema) -> Reading:
+        # The column of time stamps has no name in the file.
+        frame = pd.read_csv(path, names=["time", "GC", "GG"], header=0)
+        return read_series(frame, schema, form="long", day="time")
+
+    return PublicSet(schema, 300, _first(read, 300), ("daily_load/ausgrid_customer12_2011-2012.csv.gz",))
 
 
 def make_sp500() -> PublicSet:
