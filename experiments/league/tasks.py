@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from experiments.common.simulated_baskets import simulate, written
 from experiments.dpgm.baselines import Budget, half, independent_by_size
 from experiments.dpgm.queries import SETS, Data
 from experiments.league import classifiers as tables_classifiers
@@ -201,9 +200,7 @@ class Transit(Baskets):
 
     @cached_property
     def real_baskets(self) -> Data:
-        if not (self.folder / f"transit_{self.n}.npz").is_file():
-            written("transit", simulate("transit", self.n), self.folder)
-        return Data.read("transit", self.folder, self.n)
+        return Data.simulated("transit", self.n)
 
 
 class WebView(Baskets):
@@ -216,7 +213,7 @@ class WebView(Baskets):
     def real_baskets(self) -> Data:
         (path,) = find_public_set("bms_webview1")
         schema = BasketSchema(public_set("bms_webview1").schema.items, self.max_items)
-        return Data(path, schema, read_baskets(path, schema).encoded.units)
+        return Data(schema, read_baskets(path, schema).encoded.units)
 
 
 class Mnist(Task):
