@@ -156,18 +156,9 @@ class Baskets(Task):
     @abstractmethod
     def real_baskets(self) -> Data: ...
 
-    def settings(self, run: int) -> list[str]:
-        data = self.real_baskets
-        items = self.folder / f"{data.path.name.split('.')[0]}.items.txt"
-        items.write_text("\n".join(map(str, data.schema.items)) + "\n", encoding="utf-8")
-        return [
-            "data=baskets", f"data.path={data.path}", f"data.items={items}", f"data.max_items={data.schema.max_items}",
-            f"data.n={self.n}",
-        ]  # fmt: skip
-
     def drawn(self, release: Release, epsilon: float, run: int) -> Encoded:
         if release.schema.items != self.real_baskets.schema.items:
-            raise ValueError(f"a release over other items than those of {self.real_baskets.path}")
+            raise ValueError("a release over other items than those of the real baskets")
         return release.sample_encoded(self.n, seed=run)
 
     def simple(self, epsilon: float, run: int) -> Encoded:
@@ -202,6 +193,9 @@ class Transit(Baskets):
     def real_baskets(self) -> Data:
         return Data.simulated("transit", self.n)
 
+    def settings(self, run: int) -> list[str]:
+        return ["data=transit", f"data.n={self.n}"]
+
 
 class WebView(Baskets):
     """All visits, none held out."""
@@ -211,9 +205,16 @@ class WebView(Baskets):
 
     @cached_property
     def real_baskets(self) -> Data:
-        (path,) = find_public_set("bms_webview1")
         schema = BasketSchema(public_set("bms_webview1").schema.items, self.max_items)
-        return Data(schema, read_baskets(path, schema).encoded.units)
+        return Data(schema, read_baskets(find_public_set("bms_webview1")[0], schema).encoded.units)
+
+    def settings(self, run: int) -> list[str]:
+        (path,), items = find_public_set("bms_webview1"), self.folder / "BMS1.items.txt"
+        items.write_text("\n".join(map(str, self.real_baskets.schema.items)) + "\n", encoding="utf-8")
+        return [
+            "data=baskets", f"data.path={path}", f"data.items={items}", f"data.max_items={self.max_items}",
+            f"data.n={self.n}",
+        ]  # fmt: skip
 
 
 class Mnist(Task):

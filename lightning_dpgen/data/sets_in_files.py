@@ -157,8 +157,8 @@ def make_sp500() -> PublicSet:
             table = frame.assign(price=prices).pivot(index="date", columns="Name", values="price").to_numpy(np.float64)
         except (ValueError, TypeError) as error:
             raise BadRecords(
-                f"{files[0]} is not the file of S&P 500 stocks, of columns date, open, high, low, close, volume and Name: "
-                f"{error}"
+                f"{files[0]} is not the file of S&P 500 stocks, a row for each company and day (sandp500 of Kaggle, by "
+                f"camnugent): {error}"
             ) from None
         days, companies = len(table) // _MONTH * _MONTH, table.shape[1]
         windows = table[:days].reshape(-1, _MONTH, companies).transpose(2, 0, 1)

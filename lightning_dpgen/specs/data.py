@@ -142,7 +142,7 @@ class PublicTableSpec(_OfTables):
 
 
 class SimulatedTableSpec(PublicTableSpec, _Simulated):
-    """A table that is simulated from a public seed; `data.n` is how many records are drawn."""
+    """A table of records that are simulated from a public seed, `data.n` of them."""
 
     source: Literal[names_of("table", simulated=True)]
 
@@ -155,21 +155,20 @@ class PublicBasketsSpec(DataSpec):
 
 
 class SimulatedBasketsSpec(PublicBasketsSpec, _Simulated):
-    """Baskets that are simulated from a public seed; `data.n` is how many are drawn."""
+    """Baskets that are simulated from a public seed, `data.n` of them."""
 
     source: Literal[names_of("baskets", simulated=True)]
 
 
 class PublicSeriesSpec(_OfPersons):
-    """A public set of series. Of `sp500` the person may be the company, by `data.person=Name`."""
+    """A public set of series. By `data.person=Name` the person of `sp500` is a company."""
 
     kind = "series"
     source: Literal[names_of("series", simulated=False)]
 
 
 class SimulatedSeriesSpec(PublicSeriesSpec, _Simulated):
-    """Series that are simulated from a public seed; `data.n` is how many are drawn. A record of `meters` is a day, and the
-    person may be the meter, by `data.person=meter`."""
+    """Series that are simulated from a public seed, `data.n` of them. By `data.person=meter` the person is a meter."""
 
     source: Literal[names_of("series", simulated=True)]
 

@@ -234,7 +234,7 @@ class PublicSource(Source):
         super().check()
         person, known = self.spec.column_of_persons, public_set(self.spec.source).person
         if person not in (None, known):
-            expected = f"{known}, or none" if known else "none, since nobody has several records"
+            expected = f"{known}, or none" if known else "none, since no person has several records"
             raise UsageError(f"data.person={person}: data={self.spec.source} has no such column; expected {expected}")
 
     def _read(self, schema: Schema, held_out: bool) -> Reading:

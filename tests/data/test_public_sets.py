@@ -137,7 +137,7 @@ def test_a_day_is_of_a_meter_where_that_is_asked_for():
     assert by_days.records(by_days.declare())[0].persons is None
     records, left_out = by_meters.records(by_meters.declare())
     assert np.bincount(records.persons).max() == 2 and len(records) + sum(left_out.values()) == 3000
-    for name, words in (("meters", "meter, or none"), ("uk_demand", "none, since nobody")):
+    for name, words in (("meters", "meter, or none"), ("uk_demand", "none, since no person")):
         other = source_of(load_data_settings([f"data={name}", "data.person=house", "data.max_rows=2"]))
         with pytest.raises(UsageError, match=f"data.person=house.*expected {words}"):
             other.check()
