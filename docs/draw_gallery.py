@@ -30,7 +30,7 @@ from sklearn.ensemble import RandomForestClassifier
 
 from lightning_dpgen import evaluate, load_release
 from lightning_dpgen.common.strict_json import read_json
-from lightning_dpgen.data.files.arrays import blobs
+from lightning_dpgen.data.simulated.points import blobs
 from lightning_dpgen.metrics.evaluation import Evaluation
 from lightning_dpgen.release.files import CERTIFICATE
 

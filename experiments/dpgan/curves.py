@@ -31,6 +31,7 @@ from experiments.dpgan import gaussians as six_gaussians
 from experiments.dpgan.tables import FIXED, FORM, TWIN
 from experiments.league.classifiers import tables
 from experiments.league.tasks import AdultBalanced, Mushroom, Tables
+from lightning_dpgen.data.simulated.points import draw_six_gaussians
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.metrics.marginals import WassersteinDistance
 from lightning_dpgen.models.mixture import Mixture
@@ -54,7 +55,7 @@ def bound_forms(settings: list[str], budget: list[str], twin: list[str]) -> dict
 
 def distance_from_points(seed: int) -> Callable[[Mixture], float]:
     """Return the score of Figure 2: the sliced distance of generated from fresh real points."""
-    real = torch.from_numpy(six_gaussians.six_gaussians(5000, 9_000 + seed))
+    real = torch.from_numpy(draw_six_gaussians(5000, draw=9_000 + seed))
 
     def score(mixture: Mixture) -> float:
         metric = WassersteinDistance(2)
@@ -115,7 +116,7 @@ def figures(folder: Path) -> dict[str, Any]:
         "distance": (
             "six Gaussians, epsilon 8: sliced Wasserstein distance",
             bound_forms(points, ["privacy.epsilon=8"], ["privacy=off"]),
-            lambda run: six_gaussians.data_settings(folder, run),
+            lambda run: ["data=six_gaussians", f"data.draw={run}"],
             distance_from_points,
         ),
         "noise": (

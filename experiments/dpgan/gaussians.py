@@ -2,7 +2,8 @@
 
     python -m experiments.dpgan.gaussians FOLDER [--runs 5]
 
-Points are simulated: 10,000, at six places on a circle of radius 1, with a standard deviation of 0.1 in each direction.
+Points are simulated (`data=six_gaussians`, a draw for each run): 10,000, at six places on a circle of radius 1, with a
+standard deviation of 0.1 in each direction.
 The command prints the part of generated points within three deviations of a place, and the part at each place, and draws
 the points that the last run of each generated. The paper's text states no size, deviation, width, rate or number of steps;
 all settings below were chosen on other draws of these points, with seeds of their own.
@@ -15,15 +16,13 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import torch
-import yaml
 
 from experiments.common.kept import Kept
 from experiments.common.training import train
 from lightning_dpgen import load_release
+from lightning_dpgen.data.simulated.points import DEVIATION, MODES, SQUARE, centres_of_six, draw_six_gaussians
 
-N, RADIUS, DEVIATION, MODES, BOUND = 10_000, 1.0, 0.1, 6, 1.5
 SGD = ["model.optimizer=sgd", "model.lr=0.2", "model.generator_lr=1e-3"]
 # The paper's form: one component, no means, a critic by SGD whose bound decays once each outer loop, generators by Adam.
 _FAITHFUL = ["split.k=1", "model.bias=zero", *SGD, "clipping=decay", "clipping.ratio=0.1"]
@@ -44,40 +43,17 @@ VARIANTS = {
 }  # fmt: skip
 
 
-def places() -> np.ndarray:
-    """Return the centres (6, 2)."""
-    angles = 2.0 * np.pi * np.arange(MODES) / MODES
-    return RADIUS * np.stack([np.cos(angles), np.sin(angles)], axis=1)
-
-
-def six_gaussians(n: int, seed: int) -> np.ndarray:
-    """Draw points (n, 2) from a mixture of equal parts."""
-    random = np.random.default_rng(seed)
-    points = places()[random.integers(MODES, size=n)] + DEVIATION * random.standard_normal((n, 2))
-    return points.clip(-BOUND, BOUND)
-
-
 def near_places(points: np.ndarray) -> tuple[float, list[float]]:
     """Return the part of points within three deviations of a place, and the part at each place."""
-    away = np.linalg.norm(points[:, None] - places()[None], axis=2)
+    away = np.linalg.norm(points[:, None] - centres_of_six()[None], axis=2)
     there = away.min(axis=1) < 3.0 * DEVIATION
     return float(there.mean()), (np.bincount(away.argmin(axis=1)[there], minlength=MODES) / len(points)).tolist()
-
-
-def data_settings(folder: Path, seed: int) -> list[str]:
-    """Return the settings for the data of a run, whose files are written."""
-    table, schema = folder / f"points_{seed}.csv", folder / "schema.yaml"
-    if not table.is_file():
-        pd.DataFrame(six_gaussians(N, seed).round(4), columns=["x", "y"]).to_csv(table, index=False)
-    column = {"type": "number", "low": -BOUND, "high": BOUND, "decimals": 4, "encoding": "scaled"}
-    schema.write_text(yaml.safe_dump({"columns": {"x": column, "y": dict(column)}}), encoding="utf-8")
-    return ["data=table", f"data.path={table}", f"data.schema={schema}", f"data.n={N}"]
 
 
 def generated(folder: Path, name: str, seed: int) -> np.ndarray:
     """Return 5,000 points from the release of a variant, trained unless it was before."""
     run = folder / f"{name.replace(' ', '_').replace(',', '')}_{seed}"
-    settings = [*data_settings(folder, seed), f"seed={seed}", *VARIANTS[name]]
+    settings = ["data=six_gaussians", f"data.draw={seed}", f"seed={seed}", *VARIANTS[name]]
     train(run, settings if "no privacy" in name else [*settings, "privacy.delta=1e-5"])
     return load_release(run / "release").sample(5000, seed=seed)[["x", "y"]].to_numpy()
 
@@ -90,7 +66,7 @@ def main() -> None:
     asked.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     kept = Kept(asked.folder / "results.json")
-    points = {"real": six_gaussians(5000, 1)}
+    points = {"real": draw_six_gaussians(5000, draw=1)}
     for name, settings in VARIANTS.items():
         found = []
         for seed in range(1, asked.runs + 1):
@@ -106,8 +82,8 @@ def main() -> None:
         print(f"{name}: {within.mean():.3f} (spread {spread:.3f}) within 3 deviations, {parts}")
     figure, axes = plt.subplots(1, len(points), figsize=(2.6 * len(points), 2.9), sharex=True, sharey=True)
     for axis, (name, drawn) in zip(axes, points.items(), strict=True):
-        axis.hexbin(*drawn.T, gridsize=60, extent=(-BOUND, BOUND, -BOUND, BOUND), cmap="Blues", vmin=-1.0, mincnt=1)
-        axis.set(title=name, aspect="equal", xlim=(-BOUND, BOUND), ylim=(-BOUND, BOUND))
+        axis.hexbin(*drawn.T, gridsize=60, extent=(-SQUARE, SQUARE, -SQUARE, SQUARE), cmap="Blues", vmin=-1.0, mincnt=1)
+        axis.set(title=name, aspect="equal", xlim=(-SQUARE, SQUARE), ylim=(-SQUARE, SQUARE))
     figure.tight_layout()
     figure.savefig(asked.folder / "six_gaussians.png", dpi=80)
 

@@ -24,20 +24,19 @@ import numpy as np
 import torch
 
 from experiments.common.kept import Kept
-from experiments.common.simulated_meters import LARGEST, NEIGHBOURHOODS, READINGS, SEED, written
 from experiments.common.training import train
 from lightning_dpgen import load_release
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import load_public_set, public_set
-from lightning_dpgen.data.series.reading import read_series
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.simulated.meters import METERS
 from lightning_dpgen.metrics.classifiers import DETECTION
 from lightning_dpgen.metrics.evaluation import compute_section
 from lightning_dpgen.metrics.measure import measures_of
 from lightning_dpgen.metrics.series_and_pictures import NearestSeries
 from lightning_dpgen.metrics.sides import EncodedSides
 
-METERS, DRAWN = 1000, 4
+DRAWN = 4
 # The recurrent generator beside a critic by Adam.
 _LSTM = ["model=wgan", "model.network=lstm", "model.bias=zero", "model.hidden=64", "model.steps=600", "split.k=1"]
 COLUMNS = ("correlation, mean difference", "correlation, worst difference", "AUC", "distance, mean")
@@ -72,39 +71,25 @@ def variants() -> dict[str, list[str]]:
     }
 
 
-def sets(folder: Path) -> dict[str, Days]:
-    """Return the data by their names; simulated ones are written when they are read."""
-    known = {
-        name: Days(
-            public_set(name).schema,
-            lambda held_out, name=name: load_public_set(name, held_out=held_out).encoded,
-            [f"data={name}"],
-        )
-        for name in ("uk_demand", "ausgrid", "powercons")
-    }
-    # Two more than the days of a meter on average are few to most meters.
-    simulated = {
-        f"meters, {days:,} {unit}": _meters(folder, days, [] if unit == "days" else [f"data.max_rows={days // METERS + 2}"])
-        for days, unit in ((3000, "days"), (20_000, "days"), (20_000, "days of a meter"))
-    }
+def sets() -> dict[str, Days]:
+    """Return the data by their names."""
+    known = {name: _days(name, [f"data={name}"]) for name in ("uk_demand", "ausgrid", "powercons")}
+    simulated = {}
+    for n, unit in ((3000, "days"), (20_000, "days"), (20_000, "days of a meter")):
+        # Two more than the days of a meter on average are few to most meters.
+        of_persons = [] if unit == "days" else ["data.person=meter", f"data.max_rows={n // METERS + 2}"]
+        simulated[f"meters, {n:,} {unit}"] = _days("meters", ["data=meters", f"data.n={n}", *of_persons], n)
     return known | simulated
 
 
-def _meters(folder: Path, days: int, of_persons: list[str]) -> Days:
-    schema = SeriesSchema(READINGS, 0.0, LARGEST, classes=NEIGHBOURHOODS, decimals=1)
+def _days(name: str, settings: list[str], n: int | None = None) -> Days:
+    """Return the days of a set; of a simulated one another draw, of other households, is held out."""
 
     def read(held_out: bool) -> Encoded:
-        # Days of other households, drawn alike, are held out.
-        place = folder / ("held_out" if held_out else "data")
-        return read_series(written(place, days, METERS, SEED + held_out), schema).encoded
+        other = {"held_out": held_out} if n is None else {"n": n, "draw": int(held_out)}
+        return load_public_set(name, **other).encoded
 
-    path = folder / "data" / f"meters_{days}.csv"
-    settings = [
-        "data=series", f"data.path={path}", f"data.length={READINGS}", "data.low=0", f"data.high={LARGEST:g}",
-        "data.decimals=1", f"data.classes=[{','.join(NEIGHBOURHOODS)}]", f"data.n={days}",
-        *(["data.person=meter", *of_persons] if of_persons else []),
-    ]  # fmt: skip
-    return Days(schema, read, settings)
+    return Days(public_set(name).schema, read, settings)
 
 
 def scores(days: Days, real: Encoded, other: Encoded) -> list[float]:
@@ -156,14 +141,14 @@ def draw(path: Path, shown: dict[str, tuple[Encoded, Encoded]], days: Days) -> N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--data", nargs="+", choices=sets(Path()))
+    parser.add_argument("--data", nargs="+", choices=sets())
     parser.add_argument("--only", nargs="+", choices=variants())
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     asked.folder.mkdir(parents=True, exist_ok=True)
     kept = Kept(asked.folder / "series.json")
-    for name, days in sets(asked.folder).items():
+    for name, days in sets().items():
         if asked.data and name not in asked.data:
             continue
         print(f"{name}: {', '.join(COLUMNS)}", flush=True)

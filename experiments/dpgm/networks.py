@@ -3,12 +3,12 @@
     python -m experiments.dpgm.networks transit FOLDER [NAME=VALUE ...]     k = 1, 5, 10; q = 1e-4; 2 epochs of 1/q steps
     python -m experiments.dpgm.networks cdr FOLDER [NAME=VALUE ...]         k = 1; q = 2.2e-5; 1 epoch
 
-FOLDER is the output of `common/simulated_baskets.py`. For epsilon 1 and 2, and for one and two hidden layers of 200 units
-with 2 latent dimensions, `dpgen train` runs in FOLDER/transit.networks. Settings that the paper leaves open have their
-defaults, except for the learning rate (3e-4, of 1e-4 to 3e-3 on TRANSIT at k = 1: lots are small). Then `queries.py` runs
-for each epsilon. Delta is 1e-7 and 1e-8: those of the paper (1e-6, 4.4e-6), as large as 1/N and larger, are refused by
-`dpgen`; the cost of a release at them is printed. More settings are handed to all trainings, which are then not the
-paper's. An interrupted training goes on, a finished one is not repeated.
+For epsilon 1 and 2, and for one and two hidden layers of 200 units with 2 latent dimensions, `dpgen train` runs in
+FOLDER/transit.networks. Settings that the paper leaves open have their defaults, except for the learning rate (3e-4, of
+1e-4 to 3e-3 on TRANSIT at k = 1: lots are small). Then `queries.py` runs for each epsilon. Delta is 1e-7 and 1e-8: those
+of the paper (1e-6, 4.4e-6), as large as 1/N and larger, are refused by `dpgen`; the cost of a release at them is printed.
+More settings are handed to all trainings, which are then not the paper's. An interrupted training goes on, a finished one
+is not repeated.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import math
 from itertools import product
 from pathlib import Path
 
-from experiments.common.simulated_baskets import PRINTED
 from experiments.common.training import train
 from experiments.dpgm import queries as counting_queries
 from lightning_dpgen.common.strict_json import read_json
@@ -33,12 +32,10 @@ RUNS = {
 }
 
 
-def settings(name: str, folder: Path, k: int, layers: int, epsilon: float) -> list[str]:
-    run, printed = RUNS[name], PRINTED[name]
+def settings(name: str, k: int, layers: int, epsilon: float) -> list[str]:
+    run = RUNS[name]
     return [
-        "data=baskets", f"data.path={folder / f'{name}.npz'}", f"data.items={folder / f'{name}.items.txt'}",
-        f"data.max_items={printed.largest}", f"data.n={printed.records}",
-        f"privacy.epsilon={epsilon}", f"privacy.delta={run['delta']}", f"split.k={k}",
+        f"data={name}", f"privacy.epsilon={epsilon}", f"privacy.delta={run['delta']}", f"split.k={k}",
         f"model.rate={run['q']}", f"model.steps={run['epochs'] * math.ceil(1 / run['q'])}",
         "model.hidden=200", "model.latent=2", f"model.layers={layers}", "model.lr=0.0003",
     ]  # fmt: skip
@@ -53,7 +50,7 @@ def main() -> None:
     run, releases = RUNS[asked.name], {}
     for epsilon, layers, k in product(EPSILONS, LAYERS, RUNS[asked.name]["k"]):
         folder = asked.folder / f"{asked.name}.networks" / f"k{k}_layers{layers}_epsilon{epsilon}"
-        train(folder, [*settings(asked.name, asked.folder, k, layers, epsilon), *asked.settings])
+        train(folder, [*settings(asked.name, k, layers, epsilon), *asked.settings])
         releases.setdefault(epsilon, []).append(folder)
     for epsilon, folders in releases.items():
         for folder in folders:

@@ -3,13 +3,13 @@
     python -m experiments.dpgm.queries transit FOLDER [RELEASE ...]
     python -m experiments.dpgm.queries cdr FOLDER --records 400000 --seeds 3 runs/a/release runs/b/release
 
-FOLDER is the output of `common/simulated_baskets.py`; a RELEASE is a folder that `dpgen train data=baskets
-data.path=...` has made from these baskets (its run's folder is enough). The command prints a table and draws
-FOLDER/transit.queries.epsilon1.png: mean relative error of 1,000 queries of each of the paper's five sets, read as ALL and
-as ANY, and of items that were taken together (ALL). Each seed has its own queries, noise and synthetic baskets, as many as
-real ones; the second line of a row is the standard deviation over seeds. A second table divides these errors by those of
-the best private baseline, independent items by size. Results are kept in FOLDER/transit.queries.json, and not computed
-again: the command can be stopped and given again, with more releases or seeds.
+A RELEASE is a folder that `dpgen train data=transit`, or `data=cdr data.n=400000`, has made from these baskets (its run's
+folder is enough). The command prints a table and draws FOLDER/transit.queries.epsilon1.png: mean relative error of 1,000
+queries of each of the paper's five sets, read as ALL and as ANY, and of items that were taken together (ALL). Each seed
+has its own queries, noise and synthetic baskets, as many as real ones; the second line of a row is the standard deviation
+over seeds. A second table divides these errors by those of the best private baseline, independent items by size. Results
+are kept in FOLDER/transit.queries.json, and not computed again: the command can be stopped and given again, with more
+releases or seeds.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +29,11 @@ import scipy.sparse
 import torch
 
 from experiments.common.kept import Kept
-from experiments.common.simulated_baskets import PRINTED
 from experiments.dpgm.baselines import BY_SIZE, Budget, rivals
 from lightning_dpgen.common.strict_json import read_json
-from lightning_dpgen.data.baskets.reading import read_baskets
-from lightning_dpgen.data.baskets.schema import BasketSchema, read_items
+from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.public_sets import load_public_set, public_set
+from lightning_dpgen.data.simulated.baskets import WORLDS
 from lightning_dpgen.metrics.baskets import QUERIES, CountingQueryError, queries_together, uniform_queries
 from lightning_dpgen.release.drawing.release import Release, load_release
 from lightning_dpgen.release.files import CERTIFICATE, RELEASE, release_folder
@@ -54,23 +55,22 @@ _AT_ONCE = 50_000
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Real baskets, from a folder."""
+    """Real baskets."""
 
-    path: Path
     schema: BasketSchema
     baskets: scipy.sparse.csr_array
 
     @classmethod
-    def read(cls, name: str, folder: Path, records: int | None) -> Data:
-        stem = name if records in (None, PRINTED[name].records) else f"{name}_{records}"
-        path = folder / f"{stem}.npz"
-        schema = BasketSchema(read_items(folder / f"{stem}.items.txt"), PRINTED[name].largest)
-        return cls(path, schema, read_baskets(path, schema).encoded.units)
+    def simulated(cls, name: str, records: int | None) -> Data:
+        """Return so many baskets of a simulated set, or as many as the paper had."""
+        return cls(public_set(name).schema, load_public_set(name, n=records).encoded.units)
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        found = hashlib.sha256(str(self.baskets.shape).encode())
+        for places in (self.baskets.indptr, self.baskets.indices):
+            found.update(places.astype(np.int64))
+        return found.hexdigest()
 
     def queries(self, seed: int) -> scipy.sparse.csr_array:
         """Return the five sets and the one of items taken together, one after the other."""
@@ -115,7 +115,7 @@ def release_row(data: Data, folder: Path) -> Row:
     run = release_folder(folder)
     release = load_release(run)
     if not isinstance(release, Release) or getattr(release.schema, "items", None) != data.schema.items:
-        raise ValueError(f"{run} is not a release of baskets over the items of {data.path}")
+        raise ValueError(f"{run} is not a release of baskets over the items of these")
     certificate = read_json(run / CERTIFICATE)
     name = run.resolve().parent.name if run.name == RELEASE else run.name
     said = f"epsilon {certificate['epsilon']:.4g}" if certificate["private"] else "not private"
@@ -211,7 +211,7 @@ def picture(name: str, data: Data, rows: list[Row], found: np.ndarray, path: Pat
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=sorted(PRINTED))
+    parser.add_argument("name", choices=sorted(WORLDS))
     parser.add_argument("folder", type=Path)
     parser.add_argument("releases", nargs="*", type=Path)
     parser.add_argument("--records", type=int, help="number of records of a smaller simulation")
@@ -222,16 +222,18 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--seeds {asked.seeds}: expected 1 or more")
     torch.set_num_threads(1)
     try:
-        data = Data.read(asked.name, asked.folder, asked.records)
+        data = Data.simulated(asked.name, asked.records)
         rows = [*baseline_rows(data, asked.epsilon), *(release_row(data, folder) for folder in asked.releases)]
     except (ValueError, OSError) as error:
         parser.error(str(error))
-    kept = Kept(data.path.with_suffix(".queries.json"))
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    n = data.baskets.shape[0]
+    stem = asked.name if n == WORLDS[asked.name].records else f"{asked.name}_{n}"
+    kept = Kept(asked.folder / f"{stem}.queries.json")
     found = np.array([errors(data, rows, seed, kept) for seed in range(asked.seeds)])
     print(table(asked.name, rows, found))
     print(ratios(rows, found, f"{BY_SIZE}, epsilon {asked.epsilon:g}"))
-    picture(asked.name, data, rows, found, data.path.with_suffix(f".queries.epsilon{asked.epsilon:g}.png"))
-    n = data.baskets.shape[0]
+    picture(asked.name, data, rows, found, asked.folder / f"{stem}.queries.epsilon{asked.epsilon:g}.png")
     print(f"{n:,} baskets; baselines at delta {default_delta(n):g}, one basket added or removed")
 
 

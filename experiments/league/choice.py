@@ -47,7 +47,6 @@ import scipy.sparse
 import torch
 
 from experiments.common.kept import Kept
-from experiments.common.simulated_baskets import simulate
 from experiments.common.training import train
 from experiments.league.choice_tables import TABLES
 from experiments.league.everyday_tables import pair_distances
@@ -58,6 +57,7 @@ from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.series.schema import SeriesSchema
+from lightning_dpgen.data.simulated.baskets import draw_baskets
 from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema_file import parse_schema
 from lightning_dpgen.data.tables.values import TableValues
@@ -78,7 +78,7 @@ TOGETHER = 0.01
 
 def baskets(label: bool, random: np.random.Generator) -> tuple[Schema, Encoded]:
     """Draw riders of a simulated network; the label says if a basket leans to the first or the last lines."""
-    units = simulate("transit", 2 * N, int(random.integers(1 << 30)))
+    units = draw_baskets("transit", 2 * N, seed=int(random.integers(1 << 30)))
     units = scipy.sparse.csr_array(units)
     schema = BasketSchema(tuple(range(units.shape[1])), 57, ("a", "b") if label else ())
     towards = units @ np.where(random.random(units.shape[1]) < 0.5, 1.0, -1.0)

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from experiments.common.simulated_baskets import simulate, written
 from experiments.dpgm.baselines import Budget, half, independent_by_size
 from experiments.dpgm.queries import SETS, Data
 from experiments.league import classifiers as tables_classifiers
@@ -157,18 +156,9 @@ class Baskets(Task):
     @abstractmethod
     def real_baskets(self) -> Data: ...
 
-    def settings(self, run: int) -> list[str]:
-        data = self.real_baskets
-        items = self.folder / f"{data.path.name.split('.')[0]}.items.txt"
-        items.write_text("\n".join(map(str, data.schema.items)) + "\n", encoding="utf-8")
-        return [
-            "data=baskets", f"data.path={data.path}", f"data.items={items}", f"data.max_items={data.schema.max_items}",
-            f"data.n={self.n}",
-        ]  # fmt: skip
-
     def drawn(self, release: Release, epsilon: float, run: int) -> Encoded:
         if release.schema.items != self.real_baskets.schema.items:
-            raise ValueError(f"a release over other items than those of {self.real_baskets.path}")
+            raise ValueError("a release over other items than those of the real baskets")
         return release.sample_encoded(self.n, seed=run)
 
     def simple(self, epsilon: float, run: int) -> Encoded:
@@ -201,9 +191,10 @@ class Transit(Baskets):
 
     @cached_property
     def real_baskets(self) -> Data:
-        if not (self.folder / f"transit_{self.n}.npz").is_file():
-            written("transit", simulate("transit", self.n), self.folder)
-        return Data.read("transit", self.folder, self.n)
+        return Data.simulated("transit", self.n)
+
+    def settings(self, run: int) -> list[str]:
+        return ["data=transit", f"data.n={self.n}"]
 
 
 class WebView(Baskets):
@@ -214,9 +205,16 @@ class WebView(Baskets):
 
     @cached_property
     def real_baskets(self) -> Data:
-        (path,) = find_public_set("bms_webview1")
         schema = BasketSchema(public_set("bms_webview1").schema.items, self.max_items)
-        return Data(path, schema, read_baskets(path, schema).encoded.units)
+        return Data(schema, read_baskets(find_public_set("bms_webview1")[0], schema).encoded.units)
+
+    def settings(self, run: int) -> list[str]:
+        (path,), items = find_public_set("bms_webview1"), self.folder / "BMS1.items.txt"
+        items.write_text("\n".join(map(str, self.real_baskets.schema.items)) + "\n", encoding="utf-8")
+        return [
+            "data=baskets", f"data.path={path}", f"data.items={items}", f"data.max_items={self.max_items}",
+            f"data.n={self.n}",
+        ]  # fmt: skip
 
 
 class Mnist(Task):

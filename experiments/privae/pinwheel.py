@@ -2,8 +2,8 @@
 
     python -m experiments.privae.pinwheel FOLDER [--runs 10] [--only VARIANT ...]
 
-Points are simulated as in Johnson et al. (2016): 400, four arms, radial deviation .3, tangential .1, rate .25; a second
-draw tests. The settings are conf/experiment/privae_pinwheel.yaml and privae_pinwheel_best.yaml, which were chosen on other
+Points are simulated as in Johnson et al. (2016), by `data=pinwheel`: 400, a draw for each run, and those held out of it
+test. The settings are conf/experiment/privae_pinwheel.yaml and privae_pinwheel_best.yaml, which were chosen on other
 draws. Purity is the share of test points whose arm is the commonest among those with the same nearest centre of the
 prior, and beside it stands how many arms are the commonest of a centre. The error is the root mean squared distance of
 test points from their reconstructions. K-means of the points themselves is printed first. The picture shows points,
@@ -17,20 +17,18 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import torch
 from sklearn.cluster import KMeans
 
 from experiments.common.kept import Kept
 from experiments.common.training import train
 from lightning_dpgen import load_release
+from lightning_dpgen.data.public_sets import DRAWS, load_public_set, public_set
 from lightning_dpgen.data.records import Records
-from lightning_dpgen.data.tables.reading import read_table
-from lightning_dpgen.data.tables.schema_file import read_schema
+from lightning_dpgen.data.simulated.points import ARMS, PINWHEEL_SQUARE, draw_pinwheel
 from lightning_dpgen.models.vae import StackedVAE
 
-N, ARMS, BOUND = 400, 4, 2.0
-SCHEMA = Path(__file__).with_suffix(".schema.yaml")
+POINTS = public_set("pinwheel")
 CENTRES = [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]
 _OFF = ["privacy=off", "privacy.epsilon=null", "privacy.delta=null"]
 # Settings of the term of each form, which are left out without it.
@@ -59,25 +57,9 @@ VARIANTS = {
 }
 
 
-def pinwheel(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw points (n, 2) and the arm of each, (n,)."""
-    random = np.random.default_rng(seed)
-    arms = np.repeat(np.arange(ARMS), n // ARMS)
-    points = random.standard_normal((n, 2)) * np.array([0.3, 0.1]) + np.array([1.0, 0.0])
-    angles = 2.0 * np.pi * arms / ARMS + 0.25 * np.exp(points[:, 0])
-    cosines, sines = np.cos(angles), np.sin(angles)
-    turned = np.stack(
-        [cosines * points[:, 0] + sines * points[:, 1], cosines * points[:, 1] - sines * points[:, 0]], axis=1
-    )
-    return turned.clip(-BOUND, BOUND), arms
-
-
-def data_settings(folder: Path, seed: int) -> list[str]:
-    """Return the settings for the data of a run, whose files are written."""
-    table = folder / f"points_{seed}.csv"
-    if not table.is_file():
-        pd.DataFrame(pinwheel(N, seed)[0].round(4), columns=["x", "y"]).to_csv(table, index=False)
-    return ["data=table", f"data.path={table}", f"data.schema={SCHEMA}", f"data.n={N}"]
+def held_out(draw: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the test points (n, 2) of a draw, and the arm of each, (n,)."""
+    return draw_pinwheel(POINTS.n, DRAWS + draw)
 
 
 def purity(clusters: np.ndarray, arms: np.ndarray) -> tuple[float, int]:
@@ -91,23 +73,21 @@ def purity(clusters: np.ndarray, arms: np.ndarray) -> tuple[float, int]:
 def codes_of(folder: Path, run: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return test points, their arms, codes and reconstructions, by the release of a run."""
     release = load_release(folder / "release")
-    points, arms = pinwheel(N, 5_000 + seed)
-    schema = read_schema(SCHEMA)
-    frame = pd.DataFrame(points.round(4), columns=["x", "y"])
-    codes = release.encode(Records(schema, read_table(frame, schema).encoded))[["z_0", "z_1"]].to_numpy()
+    points, arms = held_out(seed)
+    records = Records(POINTS.schema, load_public_set("pinwheel", held_out=True, draw=seed).encoded)
+    codes = release.encode(records)[["z_0", "z_1"]].to_numpy()
     with torch.no_grad():
-        made = torch.sigmoid(release.mixture.network.decode(torch.from_numpy(codes).float(), (0, N))).numpy()
-    return points, arms, codes, made * 2.0 * BOUND - BOUND
+        made = torch.sigmoid(release.mixture.network.decode(torch.from_numpy(codes).float(), (0, POINTS.n))).numpy()
+    return points, arms, codes, (2.0 * made - 1.0) * PINWHEEL_SQUARE
 
 
 @torch.no_grad()
 def untrained(seed: int) -> float:
     """Return the purity of codes by the first weights of the best form, moved and scaled as a whole to fit the centres."""
-    points, arms = pinwheel(N, 5_000 + seed)
-    schema = read_schema(SCHEMA)
-    network = StackedVAE(schema, 1, hidden=16, centred=True, generator=torch.Generator().manual_seed(seed))
-    units = torch.from_numpy((points + BOUND) / (2.0 * BOUND)).float()
-    codes = network.encode(units, (0, N))[0].numpy()
+    points, arms = held_out(seed)
+    network = StackedVAE(POINTS.schema, 1, hidden=16, centred=True, generator=torch.Generator().manual_seed(seed))
+    units = torch.from_numpy((points + PINWHEEL_SQUARE) / (2.0 * PINWHEEL_SQUARE)).float()
+    codes = network.encode(units, (0, POINTS.n))[0].numpy()
     return purity(nearest((codes - codes.mean(axis=0)) / codes.std()), arms)[0]
 
 
@@ -118,7 +98,7 @@ def nearest(codes: np.ndarray) -> np.ndarray:
 def scored(folder: Path, name: str, run: int) -> list[float]:
     """Return purity, arms seen, and error of a variant, trained unless it was before."""
     place = folder / f"{name.replace(' ', '_').replace(',', '')}_{run}"
-    train(place, [*data_settings(folder, run), f"seed={run}", *VARIANTS[name]])
+    train(place, [f"data.draw={run}", f"seed={run}", *VARIANTS[name]])
     points, arms, codes, made = codes_of(place, run, run)
     pure, seen = purity(nearest(codes), arms)
     return [pure, seen, float(np.sqrt(np.square(points - made).sum(axis=1).mean()))]
@@ -135,7 +115,7 @@ def main() -> None:
     kept = Kept(asked.folder / "pinwheel.json")
     means = []
     for run in range(asked.runs):
-        points, arms = pinwheel(N, 5_000 + run)
+        points, arms = held_out(run)
         means.append(purity(KMeans(ARMS, n_init=10, random_state=run).fit_predict(points), arms)[0])
     print(f"k-means of the points: purity {np.mean(means):.3f}")
     alone = [untrained(run) for run in range(asked.runs)]

@@ -25,7 +25,7 @@ from sklearn.cluster import KMeans
 from experiments.common.kept import Kept
 from experiments.common.pictures import save_picture
 from experiments.projection.formulas import jl_claim7, jl_theorem3, jl_theorem5
-from lightning_dpgen.data.files.arrays import blobs
+from lightning_dpgen.data.simulated.points import blobs
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.projection.matrices import distortion, make_matrix
 from lightning_dpgen.projection.neighbourhood import Neighbourhood

@@ -11,9 +11,10 @@ from lightning_dpgen.specs.run import load_data_settings
 from lightning_dpgen.specs.source import Source, source_of
 from lightning_dpgen.specs.spec import parse
 from lightning_dpgen.specs.usage_error import UsageError
+from lightning_dpgen.specs.words import name_of
 
-# Those by which a comparison reads the records.
-_AS_TRAINED = ("person", "max_rows", "outside")
+# Those by which a comparison reads the records; the last two are how simulated ones are drawn.
+_AS_TRAINED = ("person", "max_rows", "outside", "n", "draw")
 # The types of their values in a certificate.
 _PLAIN = (str, int, float, bool, list)
 
@@ -40,9 +41,9 @@ def real_source(
         )
     # About another kind of data, what the training has done says nothing.
     if isinstance(declared, dict) and declared.get("data") == spec.source:
-        values = spec.model_dump(by_alias=True, exclude_none=True, exclude_unset=True)
+        values, said = spec.model_dump(by_alias=True, exclude_none=True, exclude_unset=True), set(map(name_of, words))
         for name in as_trained:
-            if name in type(spec).model_fields and name not in values and type(declared.get(name)) in _PLAIN:
+            if name in type(spec).model_fields and f"data.{name}" not in said and type(declared.get(name)) in _PLAIN:
                 values[name] = declared[name]
         spec = parse(type(spec), values, within="data")
     source = source_of(spec)

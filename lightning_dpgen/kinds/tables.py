@@ -123,8 +123,9 @@ class PublicTable(_TableSource, PublicSource):
         return public_set(self.spec.source).schema
 
     @property
-    def _records(self) -> Path:
-        return self.files()[0]
+    def _records(self) -> Any:
+        known = public_set(self.spec.source)
+        return self.files()[0] if known.draw is None else known.draw(self.spec.n or known.n, self.spec.draw)
 
 
 class TableFile(_TableSource):

@@ -14,7 +14,8 @@ import scipy.sparse
 import torch
 
 from lightning_dpgen.common.plain_text import say_count
-from lightning_dpgen.data.files.arrays import blobs, read_rows
+from lightning_dpgen.data.files.arrays import read_rows
+from lightning_dpgen.data.simulated.points import blobs
 from lightning_dpgen.privacy import durable
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.accounting.epsilon_range import caution

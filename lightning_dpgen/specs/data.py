@@ -8,6 +8,7 @@ from pydantic import Field
 
 from lightning_dpgen.common.passwords import check_url, without_passwords
 from lightning_dpgen.data.baskets.form import BasketForm
+from lightning_dpgen.data.public_sets import DRAWS, names_of
 from lightning_dpgen.data.series.form import SeriesForm
 from lightning_dpgen.specs.spec import AnyText, Name, Place, Spec, Text, as_settings, setting
 from lightning_dpgen.specs.usage_error import UsageError
@@ -68,10 +69,6 @@ class DataSpec(Spec):
 class _OfPersons(DataSpec):
     person: Text | None = setting("the column that identifies the person of a record, if a person has several records")
     max_rows: int | None = setting("the largest number of records of a person that take part", ge=1, le=10_000)
-    outside: Literal["refuse", "clamp"] = setting(
-        "undeclared values are refused, or clamped and counted, privately; a column of a table may say it for itself",
-        "refuse",
-    )
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
@@ -80,6 +77,13 @@ class _OfPersons(DataSpec):
                 f"data.person={self.person} with data.max_rows={self.max_rows}: expected both, the column that says whose "
                 "a record is and the largest number of records of a person that take part, or neither"
             )
+
+
+class _OfOwnRecords(_OfPersons):
+    outside: Literal["refuse", "clamp"] = setting(
+        "undeclared values are refused, or clamped and counted, privately; a column of a table may say it for itself",
+        "refuse",
+    )
 
 
 class _OfTables(DataSpec):
@@ -99,7 +103,7 @@ class _OfTables(DataSpec):
     )
 
 
-class _OfOwnTables(_OfTables, _OfPersons):
+class _OfOwnTables(_OfTables, _OfOwnRecords):
     max_moved: float = setting(
         "the largest share of a column's values that may be clamped, or of records that may be repaired or left out for a "
         "constraint; above it the run stops before anything is spent, and with 1 it never does. What is found privately is "
@@ -114,11 +118,18 @@ class _InFile(DataSpec):
     path: Place | None = setting("the file, or folder", needed=True)
 
 
+class _Simulated(DataSpec):
+    draw: int = setting(
+        "which of the independent draws, by a public number; the records held out are those of a draw with no such number",
+        0, ge=0, lt=DRAWS,
+    )  # fmt: skip
+
+
 class PublicPicturesSpec(DataSpec):
     """A public set of pictures."""
 
     kind = "images"
-    source: Literal["digits", "mnist", "fashion_mnist"]
+    source: Literal[names_of("images", simulated=False)]
     classes: int | None = setting("10, or 0 to leave the label out", ge=0, le=10_000)
     threshold: int | None = setting("pixels above it become 1, all others 0", ge=0, lt=2**24)
 
@@ -127,21 +138,39 @@ class PublicTableSpec(_OfTables):
     """A public table, by the package's own schema."""
 
     kind, chooses_model = "table", True
-    source: Literal["adult", "mushroom"]
+    source: Literal[names_of("table", simulated=False)]
+
+
+class SimulatedTableSpec(PublicTableSpec, _Simulated):
+    """A table of records that are simulated from a public seed, `data.n` of them."""
+
+    source: Literal[names_of("table", simulated=True)]
 
 
 class PublicBasketsSpec(DataSpec):
     """A public set of baskets."""
 
     kind, chooses_model = "baskets", True
-    source: Literal["retail", "bms_webview1"]
+    source: Literal[names_of("baskets", simulated=False)]
 
 
-class PublicSeriesSpec(DataSpec):
-    """A public set of series."""
+class SimulatedBasketsSpec(PublicBasketsSpec, _Simulated):
+    """Baskets that are simulated from a public seed, `data.n` of them."""
+
+    source: Literal[names_of("baskets", simulated=True)]
+
+
+class PublicSeriesSpec(_OfPersons):
+    """A public set of series. By `data.person=Name` the person of `sp500` is a company."""
 
     kind = "series"
-    source: Literal["uk_demand", "powercons", "ausgrid"]
+    source: Literal[names_of("series", simulated=False)]
+
+
+class SimulatedSeriesSpec(PublicSeriesSpec, _Simulated):
+    """Series that are simulated from a public seed, `data.n` of them. By `data.person=meter` the person is a meter."""
+
+    source: Literal[names_of("series", simulated=True)]
 
 
 class PicturesSpec(_InFile):
@@ -200,7 +229,7 @@ class TableSpec(_InFile, _OfOwnTables):
             raise UsageError("data.rows_independent: declares something of data.query: leave it out where there is none")
 
 
-class _OfFiles(_InFile, _OfPersons):
+class _OfFiles(_InFile, _OfOwnRecords):
     separator: AnyText | None = setting("the separator of columns or items")
     columns: list[Text] | None = setting("the columns that are read")
     classes: list[Name] | None = setting("the values of the label, if there is one")
@@ -314,8 +343,9 @@ class CustomDataSpec(_OfOwnTables):
 
 
 AnyData = Annotated[
-    PublicPicturesSpec | PicturesSpec | PublicTableSpec | TableSpec | PublicBasketsSpec | BasketsSpec | PublicSeriesSpec
-    | SeriesSpec | HistoriesSpec | CustomDataSpec,
+    PublicPicturesSpec | PicturesSpec | PublicTableSpec | SimulatedTableSpec | TableSpec | PublicBasketsSpec
+    | SimulatedBasketsSpec | BasketsSpec | PublicSeriesSpec | SimulatedSeriesSpec | SeriesSpec | HistoriesSpec
+    | CustomDataSpec,
     Field(discriminator="source"),
 ]  # fmt: skip
 

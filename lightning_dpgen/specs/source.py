@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -229,8 +230,23 @@ class PublicSource(Source):
     def files(self, held_out: bool = False) -> list[Path]:
         return find_public_set(self.spec.source, held_out=held_out)
 
+    def check(self) -> None:
+        super().check()
+        person, known = self.spec.column_of_persons, public_set(self.spec.source).person
+        if person not in (None, known):
+            expected = f"{known}, or none" if known else "none, since no person has several records"
+            raise UsageError(f"data.person={person}: data={self.spec.source} has no such column; expected {expected}")
+
     def _read(self, schema: Schema, held_out: bool) -> Reading:
-        return load_public_set(self.spec.source, schema, held_out=held_out)
+        # Sets in files have one number of records, whatever is declared, and one draw.
+        reading = load_public_set(self.spec.source, schema, held_out=held_out, **self._asked)
+        return reading if self.spec.column_of_persons else dataclasses.replace(reading, persons=None)
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        """The number of records of a simulated set, where it is declared, and which draw they are of."""
+        draw = getattr(self.spec, "draw", None)
+        return {} if draw is None else {"n": self.spec.n, "draw": draw}
 
 
 def source_of(spec: DataSpec) -> Source:

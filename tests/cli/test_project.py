@@ -11,7 +11,7 @@ import safetensors.numpy
 import scipy.sparse
 from contracts.sealed import rewrite
 
-from lightning_dpgen.data.files.arrays import blobs
+from lightning_dpgen.data.simulated.points import blobs
 from lightning_dpgen.privacy.drawn_noise import read_unit, write_unit
 from lightning_dpgen.release.drawing.opened import file_hash
 from lightning_dpgen.release.drawing.release import load_release

@@ -9,11 +9,11 @@ import pytest
 import scipy.sparse
 import torch
 
-from experiments.common import simulated_baskets
 from experiments.dpgm import baselines as basket_baselines
 from experiments.dpgm import queries as counting_queries
 from experiments.dpgm.baselines import Budget, independent, rivals
 from lightning_dpgen.data.baskets.schema import BasketSchema
+from lightning_dpgen.data.simulated.baskets import draw_baskets
 from lightning_dpgen.metrics.baskets import CountingQueryError
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.models.vae import StackedVAE
@@ -24,13 +24,7 @@ N = 3000
 
 @pytest.fixture(scope="module")
 def baskets():
-    return simulated_baskets.simulate("transit", N)
-
-
-@pytest.fixture
-def folder(tmp_path, baskets):
-    simulated_baskets.written("transit", baskets, tmp_path)
-    return tmp_path
+    return draw_baskets("transit", N)
 
 
 def test_examples():
@@ -111,27 +105,27 @@ def _run(monkeypatch, capsys, *arguments):
     return capsys.readouterr().out
 
 
-def test_a_table_is_made_and_goes_on(folder, baskets, monkeypatch, capsys, figures, curves):
+def test_a_table_is_made_and_goes_on(tmp_path, baskets, monkeypatch, capsys, figures, curves):
     monkeypatch.setattr(counting_queries, "QUERIES", 30)
     monkeypatch.setattr(counting_queries, "uniform_queries", lambda *a: uniform(*a, count=30))
     monkeypatch.setattr(counting_queries, "queries_together", lambda *a: together(*a, count=30))
-    arguments = ["transit", folder, "--records", N]
+    arguments = ["transit", tmp_path, "--records", N]
     first = _run(monkeypatch, capsys, *arguments, "--seeds", 1)
     assert first.count("seed 0") == 6 and "paper, DPGM" in first and "+-" not in first
-    assert (folder / f"transit_{N}.queries.epsilon1.png").is_file()
+    assert (tmp_path / f"transit_{N}.queries.epsilon1.png").is_file()
     items = tuple(f"station_{i:03d}" for i in range(1, 343))
-    release = _release(folder / "model", items)
+    release = _release(tmp_path / "model", items)
     more = _run(monkeypatch, capsys, *arguments, release, "--seeds", 2)
     assert more.count("seed 0") == 1 and more.count("seed 1") == 7 and "model, epsilon 0.5" in more and "+-" in more
     again = _run(monkeypatch, capsys, *arguments, release, "--seeds", 2)
     assert "seed" not in again.splitlines()[0] and again.splitlines()[0] == more.splitlines()[8]
     # The numbers kept are those of the metric itself.
-    data = counting_queries.Data.read("transit", folder, N)
+    data = counting_queries.Data.simulated("transit", N)
     metric = CountingQueryError(data.queries(0))
     metric.update(baskets, real=True)
     metric.update(np.zeros((1, 342)), real=False)
     expected = metric.errors()["all"].reshape(6, 30).mean(dim=1)
-    kept = counting_queries.Kept(folder / f"transit_{N}.queries.json")
+    kept = counting_queries.Kept(tmp_path / f"transit_{N}.queries.json")
     row = counting_queries.baseline_rows(data, 1.0)[0]
     assert counting_queries.errors(data, [row], 0, kept)[0][:5] == pytest.approx(expected[:5].tolist())
     # The picture has the errors of ALL queries, then of ANY, over the lengths of the sets.
@@ -147,13 +141,12 @@ def test_a_table_is_made_and_goes_on(folder, baskets, monkeypatch, capsys, figur
 uniform, together = counting_queries.uniform_queries, counting_queries.queries_together
 
 
-def test_other_releases_and_missing_files_get_one_clear_line(folder, monkeypatch, capsys):
-    other = _release(folder / "other", ("a", "b", "c", "d", "e"))
+def test_other_releases_and_missing_files_get_one_clear_line(tmp_path, monkeypatch, capsys):
+    other = _release(tmp_path / "other", ("a", "b", "c", "d", "e"))
     for arguments, words in (
-        (["transit", folder, other, "--records", N], "not a release of baskets over the items"),
-        (["transit", folder, folder, "--records", N], "expected a release"),
-        (["transit", folder], "no such file"),
-        (["transit", folder, "--seeds", "0"], "--seeds 0"),
+        (["transit", tmp_path, other, "--records", N], "not a release of baskets over the items"),
+        (["transit", tmp_path, tmp_path, "--records", N], "expected a release"),
+        (["transit", tmp_path, "--seeds", "0"], "--seeds 0"),
     ):
         with pytest.raises(SystemExit):
             _run(monkeypatch, capsys, *arguments)

@@ -25,8 +25,8 @@ def described(read):
 @pytest.mark.parametrize(
     "name", ["uk_demand", "ausgrid", "powercons", "meters, 3,000 days", "meters, 20,000 days of a meter"]
 )
-def test_every_variant_has_a_plan(tmp_path, name):
-    own = sets(tmp_path)[name]
+def test_every_variant_has_a_plan(name):
+    own = sets()[name]
     for settings in variants().values():
         asked = load_complete_settings([*own.settings, *settings])
         assert asked.plan().epsilon <= 6.0 or "privacy=off" in settings

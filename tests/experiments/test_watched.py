@@ -8,7 +8,6 @@ from scipy.stats import ttest_rel
 
 from experiments.common import watched
 from experiments.dpgan import curves as dpgan_curves
-from experiments.dpgan import gaussians as six_gaussians
 from lightning_dpgen.optim.private import PrivateOptimizer
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -19,7 +18,7 @@ SMALL = [
 ]  # fmt: skip
 
 
-def test_looks_are_spread_over_the_training_and_the_rate_falls_to_its_ratio(tmp_path, monkeypatch):
+def test_looks_are_spread_over_the_training_and_the_rate_falls_to_its_ratio(monkeypatch):
     rates = []
     pre_step = PrivateOptimizer.pre_step
 
@@ -28,7 +27,7 @@ def test_looks_are_spread_over_the_training_and_the_rate_falls_to_its_ratio(tmp_
         return pre_step(self, *given)
 
     monkeypatch.setattr(PrivateOptimizer, "pre_step", seen)
-    settings = [*six_gaussians.data_settings(tmp_path, 0), *SMALL]
+    settings = ["data=six_gaussians", *SMALL]
     found = watched.watch(settings, 3, lambda mixture: mixture.network.k, falling=0.1)
     assert [k for _, k in found] == [1, 1, 1] and found[-1][0] == 30
     assert all(steps >= due for (steps, _), due in zip(found, (10, 20, 30), strict=True))

@@ -9,7 +9,7 @@ from sklearn.cluster import KMeans
 from sklearn.pipeline import make_pipeline
 
 from lightning_dpgen import PrivateProjection
-from lightning_dpgen.data.files.arrays import blobs
+from lightning_dpgen.data.simulated.points import blobs
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.errors import LedgerError, PlanMismatch
 from lightning_dpgen.privacy.noise.stream import PrivateStream

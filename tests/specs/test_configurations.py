@@ -10,7 +10,6 @@ from lightning_dpgen.specs.settings import load_complete_settings
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "lightning_dpgen"
 HISTORIES = [f"data.path={ROOT / 'tests/data/visits.yaml'}", "data.n=5000"]
-POINTS = ["data.path=x.csv", "data.n=400", f"data.schema={ROOT / 'experiments/privae/pinwheel.schema.yaml'}"]
 
 
 def _overrides() -> list[list[str]]:
@@ -31,8 +30,6 @@ def _overrides() -> list[list[str]]:
             "autoregressive": ["data=histories", *HISTORIES],
             "baskets": ["data.path=x.dat", "data.n=5000", "data.items=1..20", "data.max_items=5"],
             "series": ["data.path=x.csv", "data.n=5000", "data.length=4", "data.low=0", "data.high=1"],
-            "privae_pinwheel": POINTS,
-            "privae_pinwheel_best": POINTS,
             "auto": ["model=auto"],
         }.get(path.stem, [])
         cases.append(case)

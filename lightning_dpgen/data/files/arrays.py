@@ -87,20 +87,6 @@ _UNREADABLE = (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, 
 SUFFIXES = (".npy", ".npz", ".parquet")
 
 
-def blobs(n: int, d: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw two clusters of unit variance whose centres are 4 apart in a random direction: rows (n, d) and labels (n,).
-
-    Example:
-        >>> blobs(6, 2, seed=0)[0].shape
-        (6, 2)
-    """
-    random = np.random.default_rng(seed)
-    direction = random.normal(size=d)
-    direction /= np.linalg.norm(direction)
-    labels = random.integers(0, 2, n)
-    return random.normal(size=(n, d)) + np.outer(4.0 * labels - 2.0, direction), labels
-
-
 def read_rows(path: str | Path) -> np.ndarray | scipy.sparse.csr_array:
     """Read the rows of a file (n, d): ``.npy``, ``.npz`` as scipy.sparse.save_npz writes it, or ``.parquet`` of numbers.
 
