@@ -198,7 +198,8 @@ def draw_clusters(path: Path) -> None:
     grid = figure.add_gridspec(2, 3)
     whole = figure.add_subplot(grid[:, 0], projection="3d")
     whole.scatter(*rows.T, **drawn)
-    whole.set(title=f"Figure 1: the rows, k-means {accuracy(k_means(rows), labels):.3f}")
+    whole.view_init(elev=8, azim=-75)
+    whole.set(title=f"the rows, k-means {accuracy(k_means(rows), labels):.3f}")
     for place, unit in enumerate(("element", "row")):
         paper = rows @ make_matrix("gaussian", 3, 2, 0)
         paper += np.random.default_rng(0).laplace(scale=paper_scale(unit, 3, 2), size=paper.shape)
@@ -207,7 +208,7 @@ def draw_clusters(path: Path) -> None:
             axis = figure.add_subplot(grid[place, column])
             axis.scatter(*found.T, **drawn)
             right = accuracy(k_means(found), labels)
-            axis.set(title=f"Figure 2: {unit}-wise, {name}, {right:.3f}", xlim=(-9, 9), ylim=(-9, 9), aspect="equal")
+            axis.set(title=f"{unit}-wise, {name}: {right:.3f}", xlim=(-9, 9), ylim=(-9, 9), aspect="equal")
     save_picture(figure, path)
 
 
@@ -231,7 +232,7 @@ def draw_noise(found: dict[tuple[str, bool], dict[str, Any]], path: Path) -> Non
             scale = projection.scale(projection.plan(EPSILON))
             spread.append(math.sqrt(1 + Recovery(int(k), noise, scale, 0.0).coordinate_variance))
         axis.plot(ks, spread, "--", label=f"ours, {unit}-wise, {noise}")
-    axis.set(title="Figure 4: deviation of a number, d = 100", xlabel="k", yscale="log")
+    axis.set(title="Figure 4: deviation of a number, d = 100", xlabel="k", ylim=(0, None))
     axis.legend(fontsize=8)
     save_picture(figure, path)
 
