@@ -164,7 +164,7 @@ def make_sp500() -> PublicSet:
         windows = table[:days].reshape(-1, _MONTH, companies).transpose(2, 0, 1)
         whole = np.isfinite(windows).all(axis=2) & (windows[:, :, 0] > 0.0)
         reading = read_series(windows[whole] / windows[whole][:, :1], schema, outside="clamp", person=np.nonzero(whole)[0])
-        # The company in which the first n records end is in neither part's other half.
+        # Months of the company in which the first n records end are not held out.
         part = np.arange(len(reading.encoded))
         later = reading.persons > reading.persons[:n][-1]
         part = part[later] if held_out else part[:n]

@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import os
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,18 +55,20 @@ def test_an_unknown_name_is_refused():
         find_public_set("kosarak")
 
 
+BOOK = (Path(__file__).parents[2] / "docs/reference/interfaces.md").read_text(encoding="utf-8")
 # Files of this one are not among the others.
 HERE = [name for name in NAMES if name not in (*SIMULATED, "sp500")]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_is_a_choice_of_the_settings(name):
-    """The file of a set says its name and its number, the settings its kind, and its records are planned unread."""
+    """The file of a set says its name and its number, the settings its kind, the book has it, and a plan reads nothing."""
     said, known = yaml.safe_load((conf_dir() / f"data/{name}.yaml").read_text()), public_set(name)
     assert (said["source"], said["n"]) == (name, known.n)
     settings = load_complete_settings([f"data={name}", "model=vae", "model.steps=1"])
     assert settings.spec.data.kind == kind_of(known.schema).name
     assert settings.dump_public()["data"] == name and settings.plan().private
+    assert f"`{name}`" in BOOK.replace("`data=", "`")
 
 
 @here

@@ -13,7 +13,7 @@ PACKAGE = Path(lightning_dpgen.__file__).parent
 # pictures and tables, `fit` of a table, and the command that drafts the schema of one.
 ROOMS = (
     "kinds/", "data/tables/", "data/baskets/", "data/series/", "data/pictures/", "data/histories/",
-    "data/public_sets.py", "data/records.py", "api.py", "cli/schema.py",
+    "data/sets_in_files.py", "data/simulated/", "data/records.py", "api.py", "cli/schema.py",
 )  # fmt: skip
 
 
