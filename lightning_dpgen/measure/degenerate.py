@@ -24,8 +24,8 @@ def degenerate_warning(mixture: Mixture) -> str | None:
     """Draw rows of a model, and warn of columns that have one value, or two in two thirds of the rows; None without any.
 
     The warning follows from the model and from noisy shares that were released with it (`Mixture.margins`): it is public,
-    and costs nothing. Noise alone leads to one in 30,000 columns. Without such shares only columns of one value are told,
-    as nothing says what others should be.
+    and costs nothing. Noise alone leads to one in 30,000 columns. Without such shares columns of numbers are held against
+    the densities that were bought for their bins, and of others only one value is told, as nothing says what is right.
 
     Args:
         mixture: of any records; those of other kinds than tables are not looked at.
@@ -43,29 +43,34 @@ def degenerate_warning(mixture: Mixture) -> str | None:
         >>> print(degenerate_warning(Mixture(network, torch.ones(1), margins=margins)).partition(":")[0])
         the rows are degenerate, as smoker is false in 100% of them (a noisy share says 70.0%)
     """
-    schema, margins = mixture.network.schema, mixture.margins
+    schema = mixture.network.schema
     if not kind_of(schema).tabular:
         return None
-    codes = mixture.sample(_ROWS, torch.Generator().manual_seed(_SEED)).codes
-    found = {}
-    for group, span in enumerate(schema.layout.spans):
-        counts = np.bincount(codes[:, group], minlength=span.stop - span.start)
-        if (collapsed := _collapsed(counts, margins, span)) is not None:
+    codes, found = mixture.sample(_ROWS, torch.Generator().manual_seed(_SEED)).codes, {}
+    densities = {column.name: column.noisy_shares for column in schema.modelled}
+    names = list(schema.choices.items())
+    for group, ((name, choices), span) in enumerate(zip(names, schema.layout.spans, strict=True)):
+        counts = np.bincount(codes[:, group], minlength=len(choices))
+        said = densities.get(name) if mixture.margins is None else _shares_in(mixture.margins, span)
+        if said is not None and len(said[0]) < len(counts):
+            # Special and missing values are no part of a density.
+            ordinary = counts[: len(said[0])]
+            counts, said = (ordinary, said) if ordinary.sum() > _OTHERS else (counts, None)
+        if (collapsed := _collapsed(counts, said)) is not None:
             found[group] = collapsed
-    if not found:
-        return None
-    columns = list(schema.choices.items())
-    if margins is None:
-        alone = listed(columns[group][0] for group in found)
+    if not any(said for *_, said in found.values()):
+        if not found:
+            return None
+        alone = listed(names[group][0] for group in found)
         return (
             f"in {_ROWS:,} rows of the model each of these columns has one value: {alone}; nothing was bought that says "
             "whether that is so, and model.bias=means buys noisy shares"
         )
     texts = []
     for group, (top, drawn, said) in list(found.items())[:_TOLD]:
-        name, choices = columns[group]
+        name, choices = names[group]
         values = " or ".join(listed([choices[code]]) for code in top)
-        texts.append(f"{listed([name])} is {values} in {drawn:.0%} of them (a noisy share says {max(said, 0.0):.1%})")
+        texts.append(f"{listed([name])} is {values} in {drawn:.0%} of them{said and f' (a noisy share says {said})'}")
     more = f", and {len(found) - _TOLD} more columns are alike" if len(found) > _TOLD else ""
     return (
         f"the rows are degenerate, as {', '.join(texts)}{more}: do not publish them; train longer, at another learning "
@@ -73,17 +78,28 @@ def degenerate_warning(mixture: Mixture) -> str | None:
     )
 
 
-def _collapsed(counts: np.ndarray, margins: Margins | None, span: slice) -> tuple[list[int], float, float] | None:
-    """Return the one or two values (codes) that hold too many rows, their share of these, and the noisy one."""
-    top = np.argsort(-counts, kind="stable")[:2].tolist()
-    alone = counts[top[0]] == counts.sum()
+def _shares_in(margins: Margins, span: slice) -> tuple[np.ndarray, float]:
+    return margins.shares[span].double().numpy(), margins.deviation
+
+
+def _collapsed(counts: np.ndarray, said: tuple[np.ndarray, float] | None) -> tuple[list[int], float, str] | None:
+    """Return the one or two choices that hold too many rows, their share of these, and the noisy one in words, if any.
+
+    Args:
+        counts: (choices,) of rows.
+        said: noisy shares (choices,) of these choices, and the standard deviation of the noise in each; None for none.
+    """
+    rows, top = int(counts.sum()), np.argsort(-counts, kind="stable")[:2].tolist()
+    alone = counts[top[0]] == rows
     if alone:
         top = top[:1]
-    drawn = float(counts[top].sum() / counts.sum())
-    if margins is None:
-        return (top, drawn, math.nan) if alone else None
-    said = float(margins.shares[span][top].sum())
-    more = drawn - said - _SIGMAS * margins.deviation * math.sqrt(len(top))
+    drawn = float(counts[top].sum() / rows)
+    if said is None:
+        return (top, drawn, "") if alone else None
+    shares, deviation = said
+    lacking, doubt = drawn - float(shares[top].sum()), _SIGMAS * deviation * math.sqrt(len(top))
     if alone:
-        return (top, drawn, said) if more > 0.0 and (drawn - said) * counts.sum() > _OTHERS else None
-    return (top, drawn, said) if len(counts) > 2 and drawn >= _TWO and more > _FAR else None
+        sure = lacking > doubt and lacking * rows > _OTHERS
+    else:
+        sure = len(counts) > 2 and drawn >= _TWO and lacking > doubt + _FAR
+    return (top, drawn, f"{max(drawn - lacking, 0.0):.1%}") if sure else None

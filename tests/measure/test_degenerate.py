@@ -88,6 +88,21 @@ def test_columns_that_collapse_are_told_whatever_the_family(family, case):
         assert degenerate_warning(Mixture(FAMILIES[family](made), torch.ones(2), margins=margins)) is None
 
 
+@pytest.mark.parametrize(
+    ("made", "said"), [([0.5, 0.5, *[0.0] * 8, 0.0], "age is 0 or 1 in 100% of them (a noisy share says 20.0%)"),
+    ([0.1] * 10 + [0.9], None), ([0.0] * 10 + [1.0], "each of these columns has one value"), ([0.1] * 10 + [0.0], None)],
+)  # fmt: skip
+def test_numbers_are_held_against_the_density_of_their_bins(made, said):
+    """Special values are no part of it, and stand beside it however many they are."""
+    age = {"type": "integer", "low": 0, "high": 9, "bins": 10, "special": [99]}
+    density = {"density": [[value, 100.0] for value in range(10)], "density_noise": 2.0}
+    schema = schema_of({"columns": {"age": age | density, "ill": {"type": "boolean"}}})
+    network = StackedForests(schema, 1, [-1, -1])
+    network.tables[0].copy_(torch.tensor([made]))
+    found = degenerate_warning(Mixture(network, torch.ones(1)))
+    assert (found is None) if said is None else said in found.replace("1 or 0", "0 or 1")
+
+
 def test_without_noisy_shares_only_columns_of_one_value_are_told():
     found = degenerate_warning(Mixture(forests(changed(income=[1.0, 0.0])), torch.ones(2)))
     assert "each of these columns has one value: income;" in found and "model.bias=means" in found
