@@ -63,8 +63,8 @@ def degenerate_warning(mixture: Mixture) -> str | None:
             return None
         alone = listed(names[group][0] for group in found)
         return (
-            f"in {_ROWS:,} rows of the model each of these columns has one value: {alone}; nothing was bought that says "
-            "whether that is so, and model.bias=means buys noisy shares"
+            f"in {_ROWS:,} rows of the model each of these columns has one value: {alone}; look at them before you publish "
+            "them, since nothing was bought that says whether that is so; networks with bias=means buy noisy shares"
         )
     texts = []
     for group, (top, drawn, said) in list(found.items())[:_TOLD]:

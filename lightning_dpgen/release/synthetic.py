@@ -69,7 +69,7 @@ class SyntheticContent:
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """What is to be known of its records before they are published; public."""
+        """The warnings about its records that are due before they are published; public."""
         both = None if self.first_draw is None else self.first_draw.warning, degenerate_warning(self.mixture)
         return tuple(warning for warning in both if warning is not None)
 

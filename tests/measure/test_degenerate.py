@@ -105,7 +105,7 @@ def test_numbers_are_held_against_the_density_of_their_bins(made, said):
 
 def test_without_noisy_shares_only_columns_of_one_value_are_told():
     found = degenerate_warning(Mixture(forests(changed(income=[1.0, 0.0])), torch.ones(2)))
-    assert "each of these columns has one value: income;" in found and "model.bias=means" in found
+    assert "each of these columns has one value: income;" in found and "bias=means" in found
     assert degenerate_warning(Mixture(forests(changed(age=[0.5, 0.5, *[0.0] * 8])), torch.ones(2))) is None
 
 
