@@ -220,7 +220,7 @@ class LabelRegression:
         network.label_weights.copy_(sharpness * self._features @ weights)
         network.label_closeness.fill_(sharpness * closeness)
         network.label_level.copy_(self._levelled(weights, closeness, sharpness)[1])
-        return Mixture(network, mixture.weights, mixture.run, mixture.init)
+        return Mixture(network, mixture.weights, mixture.run, mixture.init, mixture.margins)
 
     def _closeness(self, rounds: Sequence[Mapping[str, Measured]], weights: Tensor) -> float:
         """Return how closely labels follow the shares by which they were drawn."""
@@ -382,7 +382,8 @@ class LabelRecipe(Recipe):
         The run that has paid for the label is that of the result if it has paid for the network, too; else it is not known.
         """
         fit = super().fit(state)
-        return Mixture(fit.network, fit.weights, fit.run if fit.run == self.mixture.run else "", self.mixture.init)
+        run = fit.run if fit.run == self.mixture.run else ""
+        return Mixture(fit.network, fit.weights, run, self.mixture.init, fit.margins)
 
     def _mixture(self, state: State) -> Mixture:
         return self._regression.labelled(self.mixture, state[LABELS], self.sharpness)

@@ -95,7 +95,7 @@ class Recipe(ABC):
         if len(runs) > 1:
             raise ValueError(_OF_SEVERAL)
         mixture = self._mixture(state)
-        return Mixture(mixture.network, mixture.weights, *runs)
+        return Mixture(mixture.network, mixture.weights, *runs, margins=mixture.margins)
 
     def specs(self, share: float) -> list[StageSpec]:
         """Return all accesses as they are planned, for a share of the budget's mu^2."""

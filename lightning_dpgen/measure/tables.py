@@ -57,7 +57,7 @@ from lightning_dpgen.measure.statistics import Marginals, Statistic
 from lightning_dpgen.measure.workload import Measured, State, Workload, check_share, split_noise
 from lightning_dpgen.models.forests import StackedForests
 from lightning_dpgen.models.labelled import Crossing, takes_label
-from lightning_dpgen.models.mixture import Mixture
+from lightning_dpgen.models.mixture import Margins, Mixture
 from lightning_dpgen.models.networks import check_seed
 from lightning_dpgen.privacy.plan import LABELS, Plan
 
@@ -429,7 +429,8 @@ class TableRecipe(Recipe):
         network.tilts.copy_(fit.tilts)
         for table, shares in zip(network.tables, fit.tables, strict=True):
             table.copy_(shares)
-        mixture, samples = Mixture(network, fit.weights), None
+        margins = Margins(torch.from_numpy(np.concatenate(by)).float(), noisy.single_deviation / noisy.total)
+        mixture, samples = Mixture(network, fit.weights, margins=margins), None
         put_shares_right(mixture, forest.shares, {layout.label} if self.label_share else ())
         if self.label_share:
             with pace.stage("looking at the label in made-up records"):

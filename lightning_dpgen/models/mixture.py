@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,6 +40,19 @@ class Diverged(ValueError):
     """Parameters hold numbers that are not finite: the training has diverged, and there is nothing to release."""
 
 
+@dataclass(frozen=True)
+class Margins:
+    """Noisy shares of single choices among all records, which were released before a model learned. Public.
+
+    Args:
+        shares: (width,) of a layout; only those of groups are looked at.
+        deviation: the standard deviation of the noise in each.
+    """
+
+    shares: Tensor
+    deviation: float
+
+
 class Mixture:
     """Mixture weights and a stacked network, which sample synthetic records.
 
@@ -47,13 +61,19 @@ class Mixture:
         weights: (k,) probabilities, public.
         run: the run whose ledger holds what it was learned by (`Ledger.run`); empty where that is not known.
         init: the declaration of the public network that its training started from, for the certificate; None for none.
+        margins: what was released of single columns, beside which its records are looked at; None where nothing was.
 
     Raises:
         ValueError: for weights of another number, negative ones, or none above 0.
     """
 
     def __init__(
-        self, network: GenerativeNetwork, weights: Tensor, run: str = "", init: Mapping[str, str] | None = None
+        self,
+        network: GenerativeNetwork,
+        weights: Tensor,
+        run: str = "",
+        init: Mapping[str, str] | None = None,
+        margins: Margins | None = None,
     ) -> None:
         # Networks that have diverged are reported where they are released.
         if weights.shape != (network.k,) or (weights < 0.0).any() or weights.sum() <= 0.0:
@@ -61,7 +81,7 @@ class Mixture:
                 f"weights: {tuple(weights.shape)} numbers that sum to {float(weights.sum()):g}, expected ({network.k},), "
                 "one for each component, 0 or more, and one above 0"
             )
-        self.network, self.weights, self.run, self.init = network, weights, run, init
+        self.network, self.weights, self.run, self.init, self.margins = network, weights, run, init, margins
 
     def check_finite(self) -> None:
         """Raise Diverged for weights, or a network that is a module, with numbers that are not finite."""

@@ -18,7 +18,7 @@ from lightning_dpgen.gradients.probes import probe_lot
 from lightning_dpgen.gradients.terms import DataFree
 from lightning_dpgen.models.initial import check_initial, copy_components, match_components
 from lightning_dpgen.models.labelled import without_label
-from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork, Mixture
+from lightning_dpgen.models.mixture import Diverged, GenerativeNetwork, Margins, Mixture
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.optim.stages import check_noises
 from lightning_dpgen.plugins.component_log import log_components
@@ -405,7 +405,8 @@ class PrivateMixture(pl.LightningModule):
         weights, means, noise = (part.cpu().float() for part in (self.weights, self.means, self.noise))
         if self.bias == "means" and self.steps_taken and hasattr(network, "hold_at"):
             network.hold_at(means, noise)
-        return Mixture(network, weights, self.account.ledger.run, self._declared)
+        margins = None if self.bias == "zero" else Margins(weights @ means, float((weights * noise).norm()))
+        return Mixture(network, weights, self.account.ledger.run, self._declared, margins)
 
 
 def make_optimizer(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_dpgen.data.schema import kind_of
+from lightning_dpgen.measure.degenerate import degenerate_warning
 from lightning_dpgen.measure.first_draw import FirstDraw, look_at_first_draw
 from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.models.mixture import Mixture
@@ -66,10 +67,15 @@ class SyntheticContent:
         """The share of rows that keep the constraints of a table as the model first draws them; public."""
         return look_at_first_draw(self.mixture)
 
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings about its records that are due before they are published; public."""
+        both = None if self.first_draw is None else self.first_draw.warning, degenerate_warning(self.mixture)
+        return tuple(warning for warning in both if warning is not None)
+
     @property
     def _limits(self) -> tuple[str, ...]:
-        warning = None if self.first_draw is None else self.first_draw.warning
-        return self.limits if warning is None else (*self.limits, sentence(warning))
+        return (*self.limits, *map(sentence, self.warnings))
 
     @property
     def released(self) -> tuple[str, ...]:
@@ -194,6 +200,6 @@ def release_mixture(
     if mixture.init is not None:
         everything[INIT] = dict(mixture.init)
     content = SyntheticContent(mixture, rows, seed)
-    if content.first_draw is not None and (warning := content.first_draw.warning) is not None:
+    for warning in content.warnings:
         warnings.warn(warning, UserWarning, stacklevel=2)
     return release_from(content, account, folder, data=data, n=n, unit=unit, declared=everything)

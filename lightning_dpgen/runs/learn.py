@@ -132,10 +132,11 @@ def learn(run: Context, records: Records | InBlocks | None) -> SyntheticContent:
     limits = plan_limits(settings, run.account.plan)
     content = SyntheticContent(mixture, settings.rows, spec.seed, _fidelity(run, mixture, records), limits, answers)
     with pace.stage("looking at a first draw"):
-        drawn = content.first_draw
+        drawn, warned = content.first_draw, content.warnings
     if drawn is not None:
         run.reporter.say(drawn.said)
-        run.reporter.warn(drawn.warning)
+    for warning in warned:
+        run.reporter.warn(warning)
     return content
 
 

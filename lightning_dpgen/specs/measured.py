@@ -25,7 +25,7 @@ from lightning_dpgen.models.labelled import can_label, feature_count, is_classif
 from lightning_dpgen.models.poses import SETS, Symmetries
 from lightning_dpgen.privacy.planning.stage_spec import StageSpec
 from lightning_dpgen.specs.defaults import Defaults, labels_of, strength_of
-from lightning_dpgen.specs.model import ClassifierSpec, MeasuredSpec
+from lightning_dpgen.specs.model import ClassifierSpec, MeasuredSpec, WGANSpec
 from lightning_dpgen.specs.network import TrainedSpec
 from lightning_dpgen.specs.spec import as_word
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
@@ -57,8 +57,10 @@ def check_label(spec: TrainedSpec | MeasuredSpec, schema: Schema, share: float |
         )
 
 
-def complete_label(spec: TrainedSpec, schema: Schema) -> TrainedSpec:
+def complete_label(spec: TrainedSpec, schema: Schema, defaults: Defaults) -> TrainedSpec:
     """Return the settings of a network with those of the label filled in.
+
+    The label of a table is bought by default where adversarial networks are held at noisy means and the budget is enough.
 
     Raises:
         UsageError: as `check_label`; for records that are no table, or of too many choices.
@@ -68,6 +70,8 @@ def complete_label(spec: TrainedSpec, schema: Schema) -> TrainedSpec:
             f"model.label_share={spec.label_share:g}: applies only to tables, and these records are of kind "
             f"{schema.kind}; leave it out"
         )
+    if isinstance(spec, WGANSpec) and spec.bias == "means" and spec.label_share is None and _takes_label(schema):
+        spec = spec.changed(label_share=defaults.label_share)
     check_label(spec, schema, spec.label_share)
     if not spec.label_share:
         return spec
@@ -84,6 +88,14 @@ def complete_label(spec: TrainedSpec, schema: Schema) -> TrainedSpec:
             f"{what_to_leave_out(schema)}"
         )
     return spec if spec.label_sharpness is not None else spec.changed(label_sharpness=1.0)
+
+
+def _takes_label(schema: Schema) -> bool:
+    """Return whether the label of a table is one that a network may leave to a regression."""
+    if not (schema.label_given_rest and can_label(schema)):
+        return False
+    features = feature_count(schema.layout)
+    return features <= _MOST_FEATURES and features * schema.layout.groups[schema.layout.label] <= _MOST_WEIGHTS
 
 
 def label_specs(spec: TrainedSpec, n: int, remaining_share: float) -> list[StageSpec]:

@@ -6,7 +6,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from lightning_dpgen.specs.network import CLASSIFIER_SHARE, LABEL_SHARPNESS, WIDTH, NetworkSpec, TrainedSpec, VAESpec
+from lightning_dpgen.specs.network import (
+    CLASSIFIER_SHARE,
+    LABEL_SHARE,
+    LABEL_SHARPNESS,
+    WIDTH,
+    NetworkSpec,
+    TrainedSpec,
+    VAESpec,
+)
 from lightning_dpgen.specs.spec import Spec, Text, setting
 from lightning_dpgen.specs.usage_error import UsageError
 
@@ -69,6 +77,12 @@ class WGANSpec(NetworkSpec):
     )
     critic_steps: int = setting("private steps of the critics for each step of the generators", 2, **WIDTH)
     made: int = setting("the number of records of each component that a public step generates", 64, **WIDTH)
+    label_share: float | None = setting(
+        LABEL_SHARE,
+        ge=0,
+        lt=1,
+        by_default="with model.bias=means 0.3 if s is at least 200 and at least the number of all choices, else 0",
+    )
     averaging: float = setting(
         ("the part of the released average of generators that each of their steps keeps"), 0.0, ge=0, lt=1
     )

@@ -384,7 +384,7 @@ def _complete_network(spec: RunSpec, schema: Schema, defaults: Defaults) -> Trai
         check_custom(model)
     if isinstance(model, AutoregressiveSpec) and spec.split.k not in (None, 1):
         raise UsageError(f"split.k={spec.split.k}: model={model.name} has one component; leave it out")
-    model = complete_label(model, schema)
+    model = complete_label(model, schema, defaults)
     solved = ["steps"] if model.noise is not None and spec.privacy.epsilon is not None else []
     if isinstance(model, VAESpec) and model.network != "dense":
         solved.append("hidden")

@@ -6,10 +6,12 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from release.released import Page, released
 from release.test_synthetic_pages import PEOPLE
 
 from lightning_dpgen.privacy.planning.stage_spec import declared_warning
+from lightning_dpgen.release import synthetic
 from lightning_dpgen.release.drawing.described import Kept
 from lightning_dpgen.release.pages.report import limits_of, write_pages
 from lightning_dpgen.release.pages.text import sentence
@@ -61,6 +63,47 @@ def test_public_warnings_are_in_report_and_card_and_private_ones_are_not(dpgen, 
     assert dpgen("verify", run)[0] == 0
     assert dpgen("evaluate", run, "data=table", people[0], "--seconds", 1e-9)[0] == 0
     assert "Warnings of the run" in (run / "private" / "report.html").read_text(encoding="utf-8")
+
+
+def _visitors(folder):
+    """Write 2,000 rows and their schema; return the settings that name them, and the true share of each choice."""
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"age": random.integers(0, 10, 2000), "income": random.choice(["low", "high"], 2000, p=[0.7, 0.3])}
+    )
+    frame.to_csv(folder / "visitors.csv", index=False)
+    income = "income: {type: category, values: [low, high]}"
+    text = f"columns:\n  age: {{type: integer, low: 0, high: 9, bins: 10}}\n  {income}\n"
+    (folder / "s.yaml").write_text(text, encoding="utf-8")
+    shares = [(frame["age"] == age).mean() for age in range(10)] + [
+        (frame["income"] == word).mean() for word in ("low", "high")
+    ]
+    words = [f"data.path={folder / 'visitors.csv'}", f"data.schema={folder / 's.yaml'}", "data.n=2000", "privacy.epsilon=5"]
+    return ["data=table", *words], torch.tensor(shares)
+
+
+@pytest.mark.parametrize("model", ["measured", "vae", "wgan"])
+def test_noisy_shares_that_a_run_has_bought_go_with_its_model(model, dpgen, tmp_path, monkeypatch):
+    """They are within 5 deviations of their noise: a false alarm in 50,000 for the twelve shares of each model."""
+    words, true = _visitors(tmp_path)
+    seen, look = [], synthetic.degenerate_warning
+    monkeypatch.setattr(synthetic, "degenerate_warning", lambda mixture: seen.append(mixture.margins) or look(mixture))
+    small = [] if model == "measured" else ["model.steps=2", "split.k=2", "model.hidden=4"]
+    status, _, err = dpgen("train", *words, f"model={model}", *small, f"run_dir={tmp_path / 'run'}")
+    assert status == 0 and "degenerate" not in err
+    (margins,) = seen
+    assert 0.0 < margins.deviation < 0.02 and (margins.shares - true).abs().max() < 5 * margins.deviation
+
+
+def test_a_release_of_collapsed_rows_is_warned_of_before_it_is_published(dpgen, tmp_path):
+    """A generator whose steps are far too long makes one value of each column; the pages of the release say so."""
+    words, _ = _visitors(tmp_path)
+    words += ["model=wgan", "split.k=1", "model.bias=learned", "model.steps=20", "model.generator_lr=100"]
+    status, _, err = dpgen("train", *words, f"run_dir={tmp_path / 'run'}")
+    (line,) = [line for line in err.splitlines() if "degenerate" in line]
+    assert status == 0 and "age is " in line and "income is " in line and "do not publish them" in line
+    for said in _said(tmp_path / "run"):
+        assert "the rows are degenerate" in said.lower()
 
 
 def test_a_projection_that_estimates_nothing_says_so(dpgen, tmp_path):

@@ -114,6 +114,23 @@ def test_the_penalty_follows_what_most_of_a_record_is(scaled, penalty, tmp_path)
     assert asked.spec.model.penalty == penalty
 
 
+@pytest.mark.parametrize(
+    ("words", "share"),
+    [
+        (["data=adult"], 0.3),
+        (["data=adult", "model.label_share=0"], 0.0),
+        (["data=adult", "model.bias=learned"], None),
+        (["data=adult", "experiment=dpgan_table"], None),
+        (["data=adult", "privacy.epsilon=0.001"], 0.0),
+        (["data=adult", "model=vae"], None),
+        (["data=digits"], None),
+    ],
+)
+def test_adversarial_networks_at_noisy_means_buy_the_label_of_a_table_that_the_budget_can_learn(words, share):
+    models = [] if any(word.startswith(("model=", "experiment=")) for word in words) else ["model=wgan"]
+    assert _settings(*words, *models).spec.model.label_share == share
+
+
 def test_a_ratio_is_that_of_the_last_bound_to_the_first_at_the_same_cost():
     words = ["model=wgan", "model.steps=60", "model.critic_steps=5", "model.optimizer=sgd", "model.lr=0.1"]
     decaying, fixed = _settings(*words, "clipping=decay", "clipping.c=2", "clipping.ratio=0.01"), _settings(*words)

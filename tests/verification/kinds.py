@@ -61,7 +61,7 @@ KINDS = {
     "number": [*TABLE[:3], "data.n_share=0.05", "model=measured"],
     "number of a network": [*TABLE[:3], "data.n_share=0.05", "data.bins_share=0", "model=vae"],
     "found, and a network": [*OPEN, "model=vae", "model.rate=0.1", "model.steps=20", "split.k=1", "split.means_share=0.3"],
-    "one cluster": [*TABLE, "data.bins_share=0", "model=wgan", *ONE, "clipping=decay"],
+    "one cluster": [*TABLE, "data.bins_share=0", "model=wgan", "model.label_share=0", *ONE, "clipping=decay"],
     "a person's gradient": [*TABLE, "data.bins_share=0", *PERSONS, "model=vae", *ONE, "clipping=quantile",
                             "clipping.per_person=true", "clipping.smooth=0.5"],
     "labels of a network": [*TABLE, "data.bins_share=0", "model=vae", "model.label_share=0.2"],

@@ -145,6 +145,11 @@ class Modelled(Column):
         return 0
 
     @property
+    def noisy_shares(self) -> tuple[np.ndarray, float] | None:
+        """The shares of its first choices among themselves, as they were bought, and the noise in each; None for none."""
+        return None
+
+    @property
     def choices(self) -> int:
         """The number of choices of its group; 0 where there is nothing to choose, and no group."""
         count = self.present + self.missing

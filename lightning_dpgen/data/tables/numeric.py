@@ -118,6 +118,13 @@ class Numeric(Modelled):
     def ordered(self) -> int:
         return 0 if self.scaled else len(self._bins.starts)
 
+    @property
+    def noisy_shares(self) -> tuple[np.ndarray, float] | None:
+        if self.scaled or self._density is None or not self.ordered:
+            return None
+        masses = self._density.between(self._bins.starts, np.append(self._bins.starts[1:], self._density.ends[-1]))
+        return (masses / masses.sum(), self.density_noise / float(masses.sum())) if masses.sum() > 0.0 else None
+
     def alone(self, code: int) -> bool:
         return not self.scaled and self._bins.alone(code)
 
