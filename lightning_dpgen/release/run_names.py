@@ -10,7 +10,7 @@ from typing import Any
 RUN_NAMES = frozenset(
     {
         "bins_share", "by", "channels", "classes", "clipping", "columns", "day", "decimals", "discovered",
-        "discovery_share", "fidelity_share", "fit", "form", "header", "height", "high", "label", "length", "low",
+        "discovery_share", "draw", "fidelity_share", "fit", "form", "header", "height", "high", "label", "length", "low",
         "max_items", "n_share", "options", "outside", "person", "rows_independent", "separator", "split", "steps",
         "target", "threshold", "time", "weekdays", "width", "workload",
     }
