@@ -43,8 +43,11 @@ class Budget:
 
     def account(self, stage: str, weights: dict[str, float], n: int) -> Account:
         """Return an account of one look at all n baskets, with these noises, for the whole budget."""
-        plan = make_plan([StageSpec(stage, weights, 1, max_noise=n)], epsilon=self.epsilon, delta=self.delta)
-        return Account(plan, stream=PrivateStream(self.seed))
+        return self.account_of(StageSpec(stage, weights, 1, max_noise=n))
+
+    def account_of(self, *specs: StageSpec) -> Account:
+        """Return an account of these stages for the whole budget."""
+        return Account(make_plan(specs, epsilon=self.epsilon, delta=self.delta), stream=PrivateStream(self.seed))
 
     @property
     def random(self) -> np.random.Generator:
@@ -101,35 +104,60 @@ def cut_independent(real: scipy.sparse.csr_array, most: int, budget: Budget) -> 
 
 
 def independent_by_size(real: scipy.sparse.csr_array, largest: int, budget: Budget) -> scipy.sparse.csr_array:
-    """Draw each item by itself among baskets of about one size, from noisy counts of strata and of items in each.
-
-    The items of a basket count 1 / sqrt(largest size of its stratum) each, so that together they have norm 1 at most, and a
-    basket is in one stratum: sensitivity 1.
-    """
-    n, items = real.shape
-    ends = strata(largest)
-    sizes = np.diff(real.indptr)
-    stratum = np.searchsorted(ends, sizes)
-    cells = np.repeat(stratum, sizes) * items + real.indices
-    sums = np.bincount(cells, minlength=len(ends) * items).reshape(len(ends), items)
-    scale = np.sqrt(np.maximum(ends, 1))[:, None]
-    account = budget.account("strata", {"sizes": SIZES_PART, "items": 1.0 - SIZES_PART}, n)
-    with account.open("strata") as access:
-        counts = noisy_histogram(access, "sizes", torch.from_numpy(stratum), len(ends)).numpy()
-        noisy = gaussian(access, "items", torch.from_numpy(sums / scale), sensitivity=1.0).numpy() * scale
+    """Draw each item by itself among baskets of about one size; see `Strata.measure`."""
+    n = real.shape[0]
+    account = budget.account_of(Strata.spec(n))
+    measured = Strata.measure(real, largest, account)
     account.verify_complete()
-    deviation = account.plan.stage("strata").access.multipliers["sizes"]
-    # The largest stratum is kept, however few baskets there are.
-    counts = np.where(counts < min(FEWEST_DEVIATIONS * deviation, counts.max()), 0.0, np.maximum(counts, 1.0))
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    random = budget.random
-    drawn = random.multinomial(n, counts / counts.sum())
-    parts = [
-        independent(int(made), _shares(noisy[at] / counts[at], starts[at], ends[at]), random)
-        for at, made in enumerate(drawn)
-        if made
-    ]
-    return scipy.sparse.vstack(parts, format="csr")
+    return measured.draw(n, budget.random)
+
+
+@dataclass(frozen=True, eq=False)
+class Strata:
+    """Independent items among baskets of about one size.
+
+    Args:
+        weights: (strata,) the part of all baskets in each stratum.
+        shares: (strata, items) shares of the baskets of a stratum that hold each item.
+    """
+
+    weights: np.ndarray
+    shares: np.ndarray
+
+    @staticmethod
+    def spec(n: int, share: float | None = None) -> StageSpec:
+        """Return the stage of `measure`, with so much of the budget's mu^2."""
+        return StageSpec("strata", {"sizes": SIZES_PART, "items": 1.0 - SIZES_PART}, 1, max_noise=n, share=share)
+
+    @classmethod
+    def measure(cls, real: scipy.sparse.csr_array, largest: int, account: Account) -> Strata:
+        """Measure counts of strata, and of items in each.
+
+        The items of a basket count 1 / sqrt(largest size of its stratum) each, so that together they have norm 1 at most,
+        and a basket is in one stratum: sensitivity 1.
+        """
+        items, ends = real.shape[1], strata(largest)
+        sizes = np.diff(real.indptr)
+        stratum = np.searchsorted(ends, sizes)
+        cells = np.repeat(stratum, sizes) * items + real.indices
+        sums = np.bincount(cells, minlength=len(ends) * items).reshape(len(ends), items)
+        scale = np.sqrt(np.maximum(ends, 1))[:, None]
+        with account.open("strata") as access:
+            counts = noisy_histogram(access, "sizes", torch.from_numpy(stratum), len(ends)).numpy()
+            noisy = gaussian(access, "items", torch.from_numpy(sums / scale), sensitivity=1.0).numpy() * scale
+        deviation = account.plan.stage("strata").access.multipliers["sizes"]
+        # The largest stratum is kept, however few baskets there are.
+        kept = np.flatnonzero(counts >= min(FEWEST_DEVIATIONS * deviation, counts.max()))
+        counts = np.maximum(counts[kept], 1.0)
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        shares = [_shares(noisy[at] / count, starts[at], ends[at]) for at, count in zip(kept, counts, strict=True)]
+        return cls(counts / counts.sum(), np.array(shares))
+
+    def draw(self, n: int, random: np.random.Generator) -> scipy.sparse.csr_array:
+        """Draw baskets (n, items), a stratum after the other."""
+        drawn = random.multinomial(n, self.weights)
+        parts = [independent(int(made), shares, random) for made, shares in zip(drawn, self.shares, strict=True) if made]
+        return scipy.sparse.vstack(parts, format="csr")
 
 
 def strata(largest: int) -> np.ndarray:

@@ -10,6 +10,7 @@ import scipy.sparse
 import torch
 
 from experiments.dpgm import baselines as basket_baselines
+from experiments.dpgm import mwem
 from experiments.dpgm import queries as counting_queries
 from experiments.dpgm.baselines import Budget, independent, rivals
 from lightning_dpgen.data.baskets.schema import BasketSchema
@@ -106,36 +107,64 @@ def _run(monkeypatch, capsys, *arguments):
 
 
 def test_a_table_is_made_and_goes_on(tmp_path, baskets, monkeypatch, capsys, figures, curves):
+    monkeypatch.setattr(mwem, "ROUNDS", 2)
+    monkeypatch.setattr(mwem, "CANDIDATES", 256)
     monkeypatch.setattr(counting_queries, "QUERIES", 30)
     monkeypatch.setattr(counting_queries, "uniform_queries", lambda *a: uniform(*a, count=30))
     monkeypatch.setattr(counting_queries, "queries_together", lambda *a: together(*a, count=30))
     arguments = ["transit", tmp_path, "--records", N]
     first = _run(monkeypatch, capsys, *arguments, "--seeds", 1)
-    assert first.count("seed 0") == 6 and "paper, DPGM" in first and "+-" not in first
-    assert (tmp_path / f"transit_{N}.queries.epsilon1.png").is_file()
+    assert first.count("seed 0") == 8 and "paper, DPGM" in first and "+-" not in first
+    assert (tmp_path / f"dpgm_queries_transit_{N}_epsilon1.png").is_file()
     items = tuple(f"station_{i:03d}" for i in range(1, 343))
     release = _release(tmp_path / "model", items)
     more = _run(monkeypatch, capsys, *arguments, release, "--seeds", 2)
-    assert more.count("seed 0") == 1 and more.count("seed 1") == 7 and "model, epsilon 0.5" in more and "+-" in more
-    again = _run(monkeypatch, capsys, *arguments, release, "--seeds", 2)
-    assert "seed" not in again.splitlines()[0] and again.splitlines()[0] == more.splitlines()[8]
+    assert more.count("seed 0") == 1 and more.count("seed 1") == 9 and "model, epsilon 0.5" in more and "+-" in more
+    # Kept results are drawn again without the baskets, and without the folder of the release.
+    monkeypatch.setattr(counting_queries, "load_public_set", None)
+    again = _run(monkeypatch, capsys, *arguments, "--seeds", 2)
+    assert again.splitlines() == more.splitlines()[10:]
     # The numbers kept are those of the metric itself.
-    data = counting_queries.Data.simulated("transit", N)
-    metric = CountingQueryError(data.queries(0))
+    metric = CountingQueryError(_queries(baskets))
     metric.update(baskets, real=True)
-    metric.update(np.zeros((1, 342)), real=False)
-    expected = metric.errors()["all"].reshape(6, 30).mean(dim=1)
-    kept = counting_queries.Kept(tmp_path / f"transit_{N}.queries.json")
-    row = counting_queries.baseline_rows(data, 1.0)[0]
-    assert counting_queries.errors(data, [row], 0, kept)[0][:5] == pytest.approx(expected[:5].tolist())
-    # The picture has the errors of ALL queries, then of ANY, over the lengths of the sets.
-    shown = figures[0].axes
+    made = rivals(57, 1.0)["random half of the data, not private"](baskets, 57, Budget(1.0, 1e-5, 0))
+    metric.update(made, real=False)
+    expected = metric.errors()
+    data = counting_queries.Data("transit", N)
+    kept = counting_queries.Kept(tmp_path / f"dpgm_queries_transit_{N}.json")
     rows = counting_queries.baseline_rows(data, 1.0)
+    (found,) = counting_queries.errors(data, [row for row in rows if row.name.startswith("random half")], 0, kept)
+    assert found[:5] == pytest.approx(expected["all"].reshape(6, 30).mean(dim=1)[:5].tolist())
+    assert found[5:10] == pytest.approx(expected["any"].reshape(6, 30).mean(dim=1)[:5].tolist())
+    assert found[15] == pytest.approx(float(expected["all"][150:].mean()))
+    # A visit is an item of a basket.
+    synthetic, real = ([side.toarray()[:, query > 0].sum() / side.shape[0] for query in _queries(baskets).toarray()[:30]]
+                       for side in (made, baskets))  # fmt: skip
+    off = [abs(one - other) / max(other, 0.001) for one, other in zip(synthetic, real, strict=True)]
+    assert found[10] == pytest.approx(np.mean(off))
+    # The picture has the errors of ALL queries, then of ANY, then of VISITS, over the lengths of the sets.
+    shown = figures[0].axes
     for number, errors in enumerate(counting_queries.errors(data, rows, 0, kept)):
-        for axes, first in zip(shown, (0, 5), strict=True):
+        for axes, first in zip(shown, (0, 5, 10), strict=True):
             x, y, _ = curves(axes)[rows[number].name]
             assert x == [i * data.schema.max_items // 5 for i in range(1, 6)]
             assert y == pytest.approx(errors[first : first + 5])
+
+
+def test_a_release_is_kept_for_the_figure_that_it_was_given_for(tmp_path):
+    kept, known = counting_queries.Kept(tmp_path / "kept.json"), {"release": "a, epsilon 1", "digest": "d", "beside": 1.0}
+    for seed in (0, 1):
+        kept.get({"seed": seed, "queries": counting_queries.QUERIES} | known, lambda: [0.0])
+    kept.get({"seed": 0, "queries": counting_queries.QUERIES} | known | {"digest": "e"}, lambda: [0.0])
+    (row,) = counting_queries.kept_releases(kept, 1.0, 2, [])
+    assert row.about == known and row.name == "a, epsilon 1"
+    assert counting_queries.kept_releases(kept, 2.0, 2, []) == counting_queries.kept_releases(kept, 1.0, 2, [row]) == []
+
+
+def _queries(baskets):
+    random = np.random.default_rng([0, 2])
+    sets = [uniform(342, i * 57 // 5, random, count=30) for i in range(1, 6)]
+    return scipy.sparse.vstack([*sets, together(baskets, random, count=30)], format="csr")
 
 
 uniform, together = counting_queries.uniform_queries, counting_queries.queries_together
