@@ -2,14 +2,15 @@
 
     python -m experiments.dpgan.series FOLDER [--data NAME ...] [--only VARIANT ...] [--seed SEED]
 
-The data are national demand (`uk_demand`), simulated meters of 96 readings (n = 3,000 and 20,000 days; the unit a day, or a
-meter of which there are a thousand), and two households of a few hundred days. A row is a variant: the paper's form
-(`conf/experiment/dpgan_series.yaml`), its twin without privacy, the same with Adam and a fixed bound, this package's
-networks with their defaults, and measured statistics, also at epsilon 1. Columns are the mean and worst difference between
-correlations of two readings, the AUC of telling made days from the real ones that were learned from, and the mean distance
-to the nearest of these by dynamic time warping. Beside them stand real days that were held out, in the place of made ones.
-Those of `uk_demand` are its last year, so two halves of the other years, divided at random, are the bound of what could be
-reached. Made readings are rounded to their declared decimals, as in a release. Results are kept in FOLDER.
+The data are national demand (`uk_demand`) and 3,000 days of simulated meters of 96 readings; by name also 20,000 days of
+meters (the unit a day, or a meter of which there are a thousand), and two households of a few hundred days. A row is a
+variant: the paper's form (`conf/experiment/dpgan_series.yaml`), its twin without privacy, this package's networks with
+their defaults, autoencoders of whole waves (`dpgan_series_best.yaml`), and measured statistics, also at epsilon 1. Columns
+are the mean and worst difference between correlations of two readings, the AUC of telling made days from the real ones
+that were learned from, and the mean distance to the nearest of these by dynamic time warping. Beside them stand real days
+that were held out, in the place of made ones. Those of `uk_demand` are its last year, so two halves of the other years,
+divided at random, are the bound of what could be reached. Made readings are rounded to their declared decimals, as in a
+release. Scores and the first made days are kept in FOLDER, and a picture of each set.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -37,8 +39,8 @@ from lightning_dpgen.metrics.series_and_pictures import NearestSeries
 from lightning_dpgen.metrics.sides import EncodedSides
 
 DRAWN = 4
-# The recurrent generator beside a critic by Adam.
-_LSTM = ["model=wgan", "model.network=lstm", "model.bias=zero", "model.hidden=64", "model.steps=600", "split.k=1"]
+# The sets of the two pictures.
+PICTURED = ["uk_demand", "meters, 3,000 days"]
 COLUMNS = ("correlation, mean difference", "correlation, worst difference", "AUC", "distance, mean")
 
 
@@ -62,12 +64,12 @@ def variants() -> dict[str, list[str]]:
     return {
         "faithful": ["experiment=dpgan_series", *private],
         "faithful, not private": ["experiment=dpgan_series", "privacy=off"],
-        "lstm, Adam": [*_LSTM, *private],
         "wgan": ["model=wgan", *private],
         "vae": ["model=vae", *private],
+        "waves": ["experiment=dpgan_series_best", *private],
+        "waves, censored": ["experiment=dpgan_series_best", "model.likelihood=censored", *private],
         "measured": ["model=measured", *private],
         "measured, epsilon 1": ["model=measured", "privacy.epsilon=1", "privacy.delta=1e-5"],
-        "measured, not private": ["model=measured", "privacy=off"],
     }
 
 
@@ -101,13 +103,17 @@ def scores(days: Days, real: Encoded, other: Encoded) -> list[float]:
     return [found[name] for name in COLUMNS]
 
 
-def generated(folder: Path, name: str, variant: str, days: Days, n: int, seed: int) -> Encoded:
-    """Return n days of a run that is trained unless it was before, rounded as in its release."""
+def learned(folder: Path, name: str, variant: str, days: Days, real: Encoded, seed: int) -> dict[str, list]:
+    """Return the columns and the first days of a run, which is trained unless it was before.
+
+    Days are rounded as in its release, and written as text, a day a line.
+    """
     run = folder / f"{name}_{variant}_{seed}".replace(" ", "_").replace(",", "")
     train(run, [*days.settings, f"seed={seed}", *variants()[variant]])
-    made = load_release(run / "release").sample_encoded(n, seed)
+    made = load_release(run / "release").sample_encoded(len(real), seed)
     rounded = days.schema.decode(made, np.random.default_rng(0)).to_pandas()[days.schema.columns].to_numpy()
-    return Encoded(days.schema.scaled(rounded), made.codes)
+    found = scores(days, real, Encoded(days.schema.scaled(rounded), made.codes))
+    return {"scores": found, "days": [" ".join(f"{reading:g}" for reading in day) for day in rounded[:DRAWN]]}
 
 
 def real_rows(days: Days) -> dict[str, list[float]]:
@@ -118,53 +124,54 @@ def real_rows(days: Days) -> dict[str, list[float]]:
     return {"held-out days": scores(days, real, days.read(True)), "half beside half": scores(days, *halves)}
 
 
-def draw(path: Path, shown: dict[str, tuple[Encoded, Encoded]], days: Days) -> None:
-    """Draw a few made days, a variant in each row, and the real day that is nearest to each."""
+def draw(path: Path, shown: dict[str, np.ndarray], real: Encoded, days: Days) -> None:
+    """Draw a few days (days, readings), a variant in each row, and the real day that is nearest to each."""
     low, high = days.schema.bounds()
     length, channels = days.schema.axes
-    size = (3.0 * DRAWN, 1.6 * len(shown))
+    size = (3.0 * DRAWN, 1.5 * len(shown))
     figure, axes = plt.subplots(len(shown), DRAWN, figsize=size, sharex=True, sharey=True, squeeze=False)
-    for row, (name, (real, made)) in zip(axes, shown.items(), strict=True):
+    for row, (name, own) in zip(axes, shown.items(), strict=True):
         metric = NearestSeries(length, channels=channels)
         metric.update(torch.from_numpy(np.asarray(real.units)), real=True)
-        metric.update(torch.from_numpy(np.asarray(made.units[:DRAWN])), real=False)
-        for axis, own, place in zip(row, made.units, metric.nearest()[1].tolist(), strict=False):
-            for values, colour, width in ((real.units[place], "#aab3bf", 2.6), (own, "#1f5fa8", 1.0)):
-                axis.plot((low + (high - low) * values)[::channels], color=colour, linewidth=width)
+        metric.update(torch.from_numpy(np.asarray(days.schema.scaled(own))), real=False)
+        for axis, made, place in zip(row, own, metric.nearest()[1].tolist(), strict=False):
+            nearest = low + (high - low) * real.units[place]
+            for values, colour, width in ((nearest, "#aab3bf", 2.6), (made, "#1f5fa8", 1.0)):
+                axis.plot(values[::channels], color=colour, linewidth=width)
             axis.spines[["top", "right"]].set_visible(False)
         row[0].set_title(name, loc="left", fontsize=9)
     figure.tight_layout()
-    figure.savefig(path, dpi=70)
+    figure.savefig(path, dpi=60)
     plt.close(figure)
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--data", nargs="+", choices=sets())
+    parser.add_argument("--data", nargs="+", choices=sets(), default=PICTURED)
     parser.add_argument("--only", nargs="+", choices=variants())
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
+    asked = parser.parse_args(argv)
     torch.set_num_threads(1)
     asked.folder.mkdir(parents=True, exist_ok=True)
-    kept = Kept(asked.folder / "series.json")
-    for name, days in sets().items():
-        if asked.data and name not in asked.data:
-            continue
+    kept = Kept(asked.folder / "dpgan_series.json")
+    for name in asked.data:
+        days = sets()[name]
         print(f"{name}: {', '.join(COLUMNS)}", flush=True)
-        real, shown = days.read(False), {}
-        rows = dict(kept.get({"data": name}, lambda days=days: real_rows(days)))
+        real, held_out = days.read(False), days.read(True)
+        low, high = days.schema.bounds()
+        rows, shown = {}, {"held-out days": low + (high - low) * np.asarray(held_out.units[:DRAWN], np.float64)}
         for variant, settings in variants().items():
             if asked.only and variant not in asked.only:
                 continue
             cell = {"data": name, "settings": settings, "seed": asked.seed}
-            made = generated(asked.folder, name, variant, days, len(real), asked.seed)
-            rows[variant] = kept.get(cell, lambda days=days, real=real, made=made: scores(days, real, made))
-            shown[variant] = (real, made)
-            print(f"  {variant}: " + "  ".join(f"{value:.3f}" for value in rows[variant]), flush=True)
-        for row in ("held-out days", "half beside half"):
-            print(f"  {row}: " + "  ".join(f"{value:.3f}" for value in rows[row]), flush=True)
-        draw(asked.folder / f"{name.replace(' ', '_').replace(',', '')}.png", shown, days)
+            found = kept.get(cell, partial(learned, asked.folder, name, variant, days, real, asked.seed))
+            rows[variant] = found["scores"]
+            shown[variant] = np.array([[float(reading) for reading in day.split()] for day in found["days"]])
+        rows |= kept.get({"data": name}, partial(real_rows, days))
+        for row, values in rows.items():
+            print(f"  {row}: " + "  ".join(f"{value:.3f}" for value in values), flush=True)
+        draw(asked.folder / f"dpgan_series_{name.partition(',')[0]}.png", shown, real, days)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from lightning_dpgen.data.layout import Encoded, Layout, smallest_integer
 from lightning_dpgen.gradients.component_factors import OneComponent
 from lightning_dpgen.gradients.factors import Dense, GradientFactors
 from lightning_dpgen.gradients.stacked_ops import components
+from lightning_dpgen.models.slow_waves import SlowWaves
 from lightning_dpgen.sampling.multi_hot import find_ones
 
 
@@ -226,7 +227,7 @@ def _groups(x: Tensor, layout: Layout) -> tuple[Tensor, ...]:
     return x[..., layout.units :].split(layout.groups, dim=-1) if layout.groups else ()
 
 
-LIKELIHOODS = ("bernoulli", "gaussian", "laplace")
+LIKELIHOODS = ("bernoulli", "gaussian", "laplace", "censored")
 # A learned scale begins here: below the deviation of uniform numbers, .29.
 _START = 0.2
 # The change of the logarithm of a scale for a change of its parameter by 1. The steps of Adam are of one length for all
@@ -240,11 +241,17 @@ class UnitLikelihood(nn.Module):
     A scale is the standard deviation of a Gaussian, or the scale of a Laplace distribution; draws beyond [0, 1] are moved
     to its ends. A Bernoulli has none: a unit between 0 and 1 counts as a probability, and is generated as its mean.
 
+    A censored unit (Tobin 1958) is a Gaussian number cut at 0 and 1, where it counts by the probability of all that is
+    beyond: a reading may be exactly 0 most of the time. Its mean before the cut is ``2 sigmoid(logit) - 1/2``, since one
+    that is often cut is beyond the ends.
+
     Args:
         k, units: the numbers of components and units.
         kind: one of `LIKELIHOODS`.
         scale: fixed and public; None learns one for each component and unit.
         floor: the least scale. Without one a unit that is always the same has an unbounded likelihood.
+        waves: of series, whose scales are those of waves, in parts of their sizes: they are off by whole waves, not reading
+            by reading. None for units that are off by themselves.
 
     Raises:
         ValueError: for another kind, a scale for a Bernoulli, or one that is not from the floor to 1.
@@ -256,7 +263,14 @@ class UnitLikelihood(nn.Module):
     """
 
     def __init__(
-        self, k: int, units: int, kind: str = "bernoulli", *, scale: float | None = None, floor: float = 0.01
+        self,
+        k: int,
+        units: int,
+        kind: str = "bernoulli",
+        *,
+        scale: float | None = None,
+        floor: float = 0.01,
+        waves: SlowWaves | None = None,
     ) -> None:
         super().__init__()
         if kind not in LIKELIHOODS:
@@ -267,7 +281,7 @@ class UnitLikelihood(nn.Module):
             raise ValueError(f"scale={scale!r} with likelihood='bernoulli': expected None, since it has no scale")
         if scale is not None and not (isinstance(scale, float) and floor <= scale <= 1.0):
             raise ValueError(f"scale={scale!r}: expected a number from the floor, {floor:g}, to 1")
-        self.kind, self.scale, self.floor = kind, scale, floor
+        self.kind, self.scale, self.floor, self.waves = kind, scale, floor, waves
         self.log_scale: nn.Parameter | None = None
         if kind != "bernoulli" and scale is None:
             self.log_scale = nn.Parameter(torch.full((k, units), math.log(max(_START - floor, 0.1 * floor)) / _GAIN))
@@ -288,12 +302,19 @@ class UnitLikelihood(nn.Module):
         if self.kind == "bernoulli":
             return F.binary_cross_entropy_with_logits(logits, x, reduction="none").sum(dim=1)
         scale = torch.as_tensor(self._scales(offsets, x.device), dtype=x.dtype, device=x.device)
-        off = (x - torch.sigmoid(logits)) / scale
+        mean = torch.sigmoid(logits)
+        if self.kind == "censored":
+            return _censored_loss(_beyond(mean), x, scale).sum(dim=1)
+        off = self._into(x - mean) / scale
         if self.kind == "gaussian":
             losses = 0.5 * off.square() + torch.log(scale) + 0.5 * math.log(2.0 * math.pi)
         else:
             losses = off.abs() + torch.log(2.0 * scale)
-        return losses.sum(dim=1)
+        return losses.sum(dim=1) + (0.0 if self.waves is None else self.waves.log_volume)
+
+    def _into(self, off: Tensor) -> Tensor:
+        """Return by how much each number with a scale of its own is off, for units that are off by (B, units)."""
+        return off if self.waves is None else self.waves.of(off)
 
     @torch.no_grad()
     def gradient(
@@ -304,11 +325,15 @@ class UnitLikelihood(nn.Module):
         if self.kind == "bernoulli":
             return mean - x, {}
         scale = self._scales(offsets, x.device)
-        off = (x - mean) / scale
-        if self.kind == "gaussian":
+        off = self._into(x - (_beyond(mean) if self.kind == "censored" else mean)) / scale
+        if self.kind == "censored":
+            in_logits, in_log = _censored_gradient(off, x, scale)
+        elif self.kind == "gaussian":
             in_logits, in_log = -off / scale, 1.0 - off.square()
         else:
             in_logits, in_log = -off.sign() / scale, 1.0 - off.abs()
+        if self.waves is not None:
+            in_logits = in_logits @ self.waves.into.to(in_logits).T
         in_logits = in_logits * mean * (1.0 - mean)
         if self.log_scale is None:
             return in_logits, {}
@@ -321,12 +346,52 @@ class UnitLikelihood(nn.Module):
         if self.kind == "bernoulli":
             return means
         scale = self._scales(offsets, means.device)
-        if self.kind == "gaussian":
+        if self.kind == "censored":
+            means = _beyond(means)
+        if self.kind != "laplace":
             off = torch.randn(means.shape, generator=generator)
         else:
             uniform = torch.rand(means.shape, generator=generator) - 0.5
             off = -uniform.sign() * torch.log1p(-2.0 * uniform.abs())
-        return (means + scale * off).clamp_(0.0, 1.0)
+        off = scale * off
+        return (means + (off if self.waves is None else self.waves.series(off))).clamp_(0.0, 1.0)
+
+
+def _beyond(mean: Tensor) -> Tensor:
+    """Stretch means in (0, 1) to twice their range."""
+    return 2.0 * mean - 0.5
+
+
+def _censored_loss(mean: Tensor, x: Tensor, scale: Tensor) -> Tensor:
+    """Return the negative log likelihood of each of units x that were cut at 0 and 1."""
+    inner = 0.5 * ((x - mean) / scale).square() + torch.log(scale) + 0.5 * math.log(2.0 * math.pi)
+    beyond = -_log_below(torch.where(x <= 0.0, -mean, mean - 1.0) / scale)
+    return torch.where((x <= 0.0) | (x >= 1.0), beyond, inner)
+
+
+def _censored_gradient(off: Tensor, x: Tensor, scale: Tensor | float) -> tuple[Tensor, Tensor]:
+    """Return the gradients of `_censored_loss` with respect to twice the mean and to the logarithm of the scale.
+
+    Args:
+        off: by how many scales a unit is above its mean before the cut.
+    """
+    low, high = x <= 0.0, x >= 1.0
+    ends = torch.where(low, off, -off)
+    hazard = torch.exp(-0.5 * ends.square() - 0.5 * math.log(2.0 * math.pi) - _log_below(ends))
+    steep = torch.where(low, hazard, torch.where(high, -hazard, -off))
+    return 2.0 * steep / scale, torch.where(low | high, hazard * ends, 1.0 - off.square())
+
+
+def _log_below(t: Tensor) -> Tensor:
+    """Return the logarithm of the standard normal distribution function: by its tail's series below -8.
+
+    `torch.special.log_ndtr` has no rule for `torch.vmap`.
+    """
+    near, far = t.clamp(min=-8.0), t.clamp(max=-8.0)
+    squared = far.square().reciprocal()
+    tail = torch.log1p(squared * (-1.0 + squared * (3.0 - 15.0 * squared)))
+    tail = tail - 0.5 * far.square() - torch.log(-far) - 0.5 * math.log(2.0 * math.pi)
+    return torch.where(t < -8.0, tail, torch.log(0.5 * torch.special.erfc(near * -math.sqrt(0.5))))
 
 
 # Codes over which a component is averaged, most and fewest, and numbers that they are decoded to at a time.

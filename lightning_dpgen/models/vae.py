@@ -28,6 +28,7 @@ from lightning_dpgen.models.networks import (
 )
 from lightning_dpgen.models.outputs import UnitLikelihood, choice_entropy, cross_entropy_gradient, held_bias, logits, means
 from lightning_dpgen.models.priors import NormalPrior, Prior, make_prior
+from lightning_dpgen.models.slow_waves import SlowWaves
 from lightning_dpgen.sampling.lots import Lot
 from lightning_dpgen.sampling.multi_hot import to_dense
 
@@ -38,6 +39,9 @@ OfGroups = Callable[[GroupCodes], Tensor]
 # The losses (m,) of groups by means and log variances of codes, normal numbers, and the partition.
 OfCode = Callable[[Sequence[Tensor], Tensor, Groups], Tensor]
 
+# A logit moves by so much for a mean in the middle of its range.
+_SLOPE = 4.0
+
 
 class StackedVAE(nn.Module):
     """k autoencoders (DPGM, TKDE, section 6.1; Kingma and Welling 2014).
@@ -47,8 +51,8 @@ class StackedVAE(nn.Module):
 
     Args:
         schema: the public description of a record.
-        network: ``dense`` (hidden layers on each side), ``conv`` (two convolutions on each side) or ``deep_conv`` (three,
-            of pictures).
+        network: ``dense`` (hidden layers on each side), ``waves`` (the same between waves of series, see `SlowWaves`),
+            ``conv`` (two convolutions on each side) or ``deep_conv`` (three, of pictures).
         hidden: units of each hidden layer of a dense network.
         layers: hidden layers on each side of a dense network; DPGM has 1, and 2 in its Appendix A.
         trunk: share the layers next to the records of a dense network among the components, which then differ in the layers
@@ -60,8 +64,8 @@ class StackedVAE(nn.Module):
         prior: of the code, as `priors.make_prior` takes it; None for the standard normal distribution.
         beta: the weight of the divergence of a record's code from the prior (Higgins et al. 2017).
         samples: L, the draws of a code over which the loss of a record is averaged (PriVAE, section 3.3).
-        likelihood: of units: ``bernoulli`` (or mean values), ``gaussian`` or ``laplace``.
-        scale: of a Gaussian or Laplace likelihood, public; None learns it.
+        likelihood: of units: ``bernoulli`` (or mean values), ``gaussian``, ``laplace`` or ``censored``.
+        scale: of another likelihood than a Bernoulli, public; None learns it.
         floor: the least scale.
         fixed_bias: keep the output bias of the decoder out of training, at values that were released before (noisy
             cluster means); otherwise it is trained like any other parameter.
@@ -113,8 +117,17 @@ class StackedVAE(nn.Module):
         self.layers, self.trunk, self.fixed_bias, self.beta, self.samples = layers, trunk, fixed_bias, beta, samples
         self.prior: Prior = make_prior(latent, {"kind": "normal"} if prior is None else prior)
         width = schema.layout.width
-        self.likelihood = UnitLikelihood(k, schema.layout.units, likelihood, scale=scale, floor=floor)
-        if network == "dense":
+        self.waves = SlowWaves(schema) if network == "waves" else None
+        self.dense = network in ("dense", "waves")
+        self.likelihood = UnitLikelihood(
+            k,
+            schema.layout.units,
+            likelihood,
+            scale=scale,
+            floor=floor,
+            waves=None if likelihood == "censored" else self.waves,
+        )
+        if self.dense:
             inner, shared = [hidden] * layers, [trunk] * layers
             self.encoder = StackedMLP(k, (width, *inner, 2 * latent), shared=[*shared, False], generator=generator)
             self.decoder = StackedMLP(
@@ -127,8 +140,8 @@ class StackedVAE(nn.Module):
             self.encoder = DeepConvEncoder(schema, k, 2 * latent, filters=filters, generator=generator)
             self.decoder = DeepConvDecoder(schema, k, latent, filters=filters, generator=generator)
         else:
-            raise ValueError(f"network={network!r}: expected dense, conv or deep_conv")
-        last = self.encoder.layers[-1] if network == "dense" else self.encoder.last
+            raise ValueError(f"network={network!r}: expected dense, waves, conv or deep_conv")
+        last = self.encoder.layers[-1] if self.dense else self.encoder.last
         with torch.no_grad():
             # Codes are first as wide as a part of the prior.
             last.bias[:, latent:] += 2.0 * math.log(self.prior.width)
@@ -155,7 +168,15 @@ class StackedVAE(nn.Module):
         Args:
             means: (k, width) already released means of the records of each cluster; clamped to [0.005, 0.995].
         """
-        self.output_bias.copy_(logits(means, self.schema.layout))
+        self.output_bias.copy_(self._numbers(logits(means, self.schema.layout)))
+
+    @torch.no_grad()
+    def likely(self, means: Tensor, noise: Tensor) -> Tensor:
+        """Return what released means (k, width), with noise (k,), most likely are: those of waves smooth."""
+        units = self.schema.layout.units
+        if self.waves is None:
+            return means
+        return torch.cat([self.waves.likely(means[:, :units], noise), means[:, units:]], dim=1)
 
     @torch.no_grad()
     def hold_at(self, means: Tensor, noise: Tensor) -> None:
@@ -164,13 +185,17 @@ class StackedVAE(nn.Module):
         Args:
             means: (k, width) already released means of the records of each cluster.
             noise: (k,) standard deviation of the noise in the means.
+
+        Averages of censored units do not follow from a bias, which stays as it is.
         """
+        if self.likelihood.kind == "censored":
+            return
 
         def decode(numbers: Tensor, offsets: Sequence[int]) -> Tensor:
-            return self.decoder(self.prior.draw(numbers), offsets)
+            return self._logits(self.decoder(self.prior.draw(numbers), offsets))
 
-        bias = held_bias(decode, self.output_bias, means, noise, self.prior.noise, self.schema.layout)
-        self.output_bias.copy_(bias)
+        bias = held_bias(decode, self._logits(self.output_bias), means, noise, self.prior.noise, self.schema.layout)
+        self.output_bias.copy_(self._numbers(bias))
 
     def encode(self, x: Tensor, offsets: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return mean and log variance (B, latent) of the code of each record."""
@@ -179,10 +204,26 @@ class StackedVAE(nn.Module):
 
     def _seen(self, x: Tensor) -> Tensor:
         """Return records (B, width) as the encoder sees them."""
-        if not self.centred:
+        if self.waves is None and not self.centred:
             return x
         units = self.schema.layout.units
-        return torch.cat([math.sqrt(12.0) * (x[:, :units] - 0.5), x[:, units:]], dim=1)
+        middle = x[:, :units] - 0.5
+        seen = math.sqrt(12.0) * middle if self.waves is None else self.waves.of(middle)
+        return torch.cat([seen, x[:, units:]], dim=1)
+
+    def _logits(self, numbers: Tensor) -> Tensor:
+        """Return the logits of what the decoder gives, (B, width): of readings, where it gives waves."""
+        if self.waves is None:
+            return numbers
+        units = self.schema.layout.units
+        return torch.cat([_SLOPE * self.waves.series(numbers[:, :units]), numbers[:, units:]], dim=1)
+
+    def _numbers(self, logits: Tensor) -> Tensor:
+        """Invert `_logits`."""
+        if self.waves is None:
+            return logits
+        units = self.schema.layout.units
+        return torch.cat([self.waves.of(logits[:, :units]) / _SLOPE, logits[:, units:]], dim=1)
 
     def _draw_codes(self, lot: Lot, noise: Tensor) -> Tensor:
         """Draw the code (B, latent) of each record."""
@@ -191,7 +232,7 @@ class StackedVAE(nn.Module):
 
     def decode(self, z: Tensor, offsets: Sequence[int]) -> Tensor:
         """Map codes (B, latent) to numbers (B, width) for `outputs.means`."""
-        return self.decoder(z, offsets) + self.output_bias[components(offsets, z.device)]
+        return self._logits(self.decoder(z, offsets) + self.output_bias[components(offsets, z.device)])
 
     def negative_elbo(self, lot: Lot, noise: Tensor) -> Tensor:
         """Return the negative evidence lower bound (B,) of each record, in nats, with beta times its divergence.
@@ -248,7 +289,8 @@ class StackedVAE(nn.Module):
         # Draws of a record stand one below the other.
         normal_numbers, draw_offsets = noise.reshape(-1, self.latent), tuple(draws * offset for offset in offsets)
         z = torch.addcmul(_repeated(mean, draws), _repeated(deviation, draws), normal_numbers)
-        logits, decoded = self.decoder.run(z, draw_offsets, self.output_bias)
+        numbers, decoded = self.decoder.run(z, draw_offsets, self.output_bias)
+        logits = self._logits(numbers)
 
         of_others: dict[nn.Parameter, GradientFactors] = {}
         d_logits = cross_entropy_gradient(logits, _repeated(x, draws), self.schema.layout)
@@ -257,6 +299,9 @@ class StackedVAE(nn.Module):
             d_logits[:, units], of_others = self.likelihood.gradient(logits[:, units], x[:, units], offsets)
         if draws > 1:
             d_logits /= draws
+        if self.waves is not None:
+            in_waves = _SLOPE * d_logits[:, : self.schema.layout.units] @ self.waves.back.to(d_logits).T
+            d_logits = torch.cat([in_waves, d_logits[:, self.schema.layout.units :]], dim=1)
         factors, d_z = self.decoder.back(d_logits, decoded, draw_offsets, to_input=True, draws=draws)
         is_normal = isinstance(self.prior, NormalPrior)
         if not is_normal:
@@ -302,11 +347,11 @@ class StackedVAE(nn.Module):
     @torch.no_grad()
     def encoded(self, lot: Lot) -> Encoded | None:
         """Return what the encoder of a dense network keeps of a lot, so that terms share one pass; None for another."""
-        return self.encoder.run(self._seen(lot.records), lot.offsets) if self.network == "dense" else None
+        return self.encoder.run(self._seen(lot.records), lot.offsets) if self.dense else None
 
     def _record_term(self, encoded: Encoded | None, pull: Pull | None = None) -> PerRecord:
         # The gradient of a scale is written out for one draw.
-        closed = self.network == "dense" and (self.samples == 1 or self.likelihood.kind == "bernoulli")
+        closed = self.dense and (self.samples == 1 or self.likelihood.kind == "bernoulli")
         forms = functools.partial(self.closed_forms, encoded=encoded, pull=pull) if closed else None
         loss = functools.partial(self._pulled_elbo, pull=pull)
         return PerRecord(loss, noise=self.samples * self.latent, forms=forms)
@@ -364,7 +409,7 @@ class StackedVAE(nn.Module):
                 factors = self.encoder.back(d_code, kept, lot.offsets, to_input=False)[0]
             return factors | of_prior, losses
 
-        return PerGroup(loss, groups, noise=self.latent, forms=forms if self.network == "dense" else None, places=places)
+        return PerGroup(loss, groups, noise=self.latent, forms=forms if self.dense else None, places=places)
 
     def _gradients_of_prior(
         self, of_code: OfCode, code: Tensor, noise: Tensor, partition: Groups

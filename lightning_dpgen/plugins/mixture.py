@@ -231,7 +231,8 @@ class PrivateMixture(pl.LightningModule):
         if self.k > 1 and trainer.is_global_zero:
             log_components(self.loggers, split.clusters, split.weights, self.steps_taken)
         if self.bias != "zero":
-            self.means.copy_(split.means)
+            likely = getattr(self.network, "likely", None)
+            self.means.copy_(split.means if likely is None else likely(split.means, split.noise))
             self.noise.copy_(split.noise)
         # A fit that goes on has a trained network.
         if self._restored:

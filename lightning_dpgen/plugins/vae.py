@@ -101,7 +101,7 @@ class VAE(PrivateMixture):
         clipping: the rule that chooses the bound of each lot; two rules with a divergence of groups.
         n: the declared number of records; None takes it from the plan. Rate times n is the divisor of every sum.
         k: number of components, as in the split.
-        network: ``dense``, ``conv`` or ``deep_conv``.
+        network: ``dense``, ``waves``, ``conv`` or ``deep_conv``.
         hidden, layers, trunk, filters, centred: of a network, see `StackedVAE`.
         latent: dimensions of a code.
         prior, beta, samples: of codes, see `StackedVAE`.
@@ -181,7 +181,7 @@ class VAE(PrivateMixture):
             kernel = make_kernel(divergence.kernel, latent, divergence.width)
             if divergence.kind == "tc" and latent == 1:
                 raise ValueError("divergence='tc' with latent=1: one dimension has no total correlation; take 2 or more")
-            if network != "dense" and any(True for _ in stacked.prior.parameters()):
+            if not stacked.dense and any(True for _ in stacked.prior.parameters()):
                 raise ValueError(
                     f"network={network!r} with learned centres and a divergence of groups: expected network='dense', which "
                     "knows their gradients"

@@ -11,6 +11,7 @@ import torch
 from lightning_dpgen.data.schema import Schema, kind_of
 from lightning_dpgen.gradients.clipping import ClippingRule, Fixed
 from lightning_dpgen.models.priors import make_prior
+from lightning_dpgen.models.slow_waves import MOST_UNITS
 from lightning_dpgen.optim.stages import training_stage
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.planning.calibration import StageSpec
@@ -50,8 +51,13 @@ def check_model(spec: TrainedSpec, schema: Schema, n: int, source: str) -> None:
                 f"model.{name}=conv: pictures of {height} by {width} do not go through it, which needs "
                 f"multiples of 4; model.{name}=dense takes any"
             )
-    if getattr(spec, "network", None) == "lstm" and schema.dimensions != 1:
-        raise UsageError(f"model.network=lstm: is for series, and data={source} has none; use model.network=dense")
+    if (network := getattr(spec, "network", None)) in ("lstm", "waves") and schema.dimensions != 1:
+        raise UsageError(f"model.network={network}: is for series, and data={source} has none; use model.network=dense")
+    if network == "waves" and schema.layout.units > MOST_UNITS:
+        raise UsageError(
+            f"model.network=waves: takes series of {MOST_UNITS:,} numbers at most, and those of data={source} have "
+            f"{schema.layout.units:,}; use model.network=dense"
+        )
     if getattr(spec, "conditional", False) and schema.layout.label is None:
         raise UsageError(f"model.conditional=true: data={source} has no label; leave it out")
     if getattr(spec, "sampling", None) == "straight_through" and not schema.layout.groups:
@@ -67,7 +73,7 @@ def _check_likelihood(spec: VAESpec, schema: Schema) -> None:
     layout = schema.layout
     for name in ("scale", "floor"):
         if spec.likelihood == "bernoulli" and (value := getattr(spec, name)) is not None:
-            raise UsageError(f"model.{name}={value:g}: model.likelihood=bernoulli has none; take gaussian or laplace")
+            raise UsageError(f"model.{name}={value:g}: model.likelihood=bernoulli has none; take another likelihood")
     if spec.likelihood != "bernoulli" and (not layout.units or layout.levels == 1):
         here = "each unit is 0 or 1" if layout.units else "no column has encoding: scaled"
         raise UsageError(

@@ -116,8 +116,9 @@ class VAESpec(NetworkSpec):
     )  # fmt: skip
 
     name: Literal["vae"] = "vae"
-    network: Literal["dense", "conv", "deep_conv"] = setting(
-        "dense layers, two convolutions (height and width are multiples of 4), or three convolutions of 4 by 4 (pictures)",
+    network: Literal["dense", "waves", "conv", "deep_conv"] = setting(
+        "dense layers, of records or of the waves of series; two convolutions (height and width are multiples of 4), or "
+        "three convolutions of 4 by 4 (pictures)",
         "dense",
     )
     hidden: int | None = setting("units of a hidden layer of a dense network", **WIDTH, rule="hidden")
@@ -129,18 +130,19 @@ class VAESpec(NetworkSpec):
     trunk: bool = setting("dense networks: the components share the layers that are next to the records", False)
     centred: bool | None = setting(
         "dense networks: the encoder sees a unit x as sqrt(12) (x - 1/2), which has deviation 1 for uniform units",
-        by_default="true for gaussian and laplace",
+        by_default="true, for bernoulli false",
     )  # fmt: skip
     latent: int | None = setting("dimensions of the code", **WIDTH, rule="latent")
-    likelihood: Literal["bernoulli", "gaussian", "laplace"] | None = setting(
-        "the likelihood of a unit around its mean: readings, pixels, scaled columns", rule=_likelihood,
+    likelihood: Literal["bernoulli", "gaussian", "laplace", "censored"] | None = setting(
+        "the likelihood of a unit around its mean: readings, pixels, scaled columns; censored is a gaussian one cut at the "
+        "ends of the range, where many units are", rule=_likelihood,
         by_default="gaussian for real numbers, else bernoulli",
     )  # fmt: skip
     scale: float | None = setting(
-        "gaussian and laplace: the scale of all units, which lie in [0, 1]", gt=0, le=1,
+        "not bernoulli: the scale of all units, which lie in [0, 1]", gt=0, le=1,
         by_default="learned for each component and unit",
     )  # fmt: skip
-    floor: float | None = setting("gaussian and laplace: the smallest scale", ge=1e-4, le=1, by_default="0.01")
+    floor: float | None = setting("not bernoulli: the smallest scale", ge=1e-4, le=1, by_default="0.01")
     prior: Literal["normal", "sparse", "mixture"] = setting(
         "the prior of codes: standard normal; most dimensions near 0; or equal parts around centres", "normal"
     )
@@ -200,7 +202,7 @@ class VAESpec(NetworkSpec):
             raise UsageError(f"model.scale={self.scale:g}: is below model.floor={floor:g}, the least scale")
         if self.filters is not None and self.network != "deep_conv":
             raise UsageError(f"model.filters={self.filters}: applies only to model.network=deep_conv; leave it out")
-        if self.hidden is not None and self.network != "dense":
+        if self.hidden is not None and not self.dense:
             raise UsageError(
                 f"model.hidden={self.hidden} with model.network={self.network}: applies only to dense networks; leave it "
                 "out"
@@ -209,7 +211,7 @@ class VAESpec(NetworkSpec):
             raise UsageError(
                 f"model.centred=true with model.network={self.network}: applies only to dense networks; leave it out"
             )
-        if self.network != "dense" and (self.layers != 1 or self.trunk):
+        if not self.dense and (self.layers != 1 or self.trunk):
             raise UsageError(
                 f"model.network={self.network} with model.layers={self.layers}, model.trunk={as_text(self.trunk)}: apply "
                 "only to dense networks; leave them out"
@@ -224,6 +226,11 @@ class VAESpec(NetworkSpec):
                 "model.divergence=tc with model.latent=1: one dimension has no total correlation; take 2 or more"
             )
         self._refuse_settings_of_others()
+
+    @property
+    def dense(self) -> bool:
+        """True for fully connected layers."""
+        return self.network in ("dense", "waves")
 
     @property
     def released_as(self) -> str:
@@ -308,7 +315,7 @@ class VAESpec(NetworkSpec):
                 f"model.features={spec.features}: expected a multiple of {12 * self.latent}, a pair for each of six "
                 f"scales and model.latent={self.latent} dimensions"
             )
-        if self.divergence and spec.prior_learned and self.network != "dense":
+        if self.divergence and spec.prior_learned and not self.dense:
             raise UsageError(
                 f"model.prior_learned=true with model.divergence={self.divergence} and model.network={self.network}: "
                 "applies only to model.network=dense; take that, or fixed centres"

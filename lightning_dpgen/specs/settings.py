@@ -386,7 +386,7 @@ def _complete_network(spec: RunSpec, schema: Schema, defaults: Defaults) -> Trai
         raise UsageError(f"split.k={spec.split.k}: model={model.name} has one component; leave it out")
     model = complete_label(model, schema, defaults)
     solved = ["steps"] if model.noise is not None and spec.privacy.epsilon is not None else []
-    if isinstance(model, VAESpec) and model.network != "dense":
+    if isinstance(model, VAESpec) and not model.dense:
         solved.append("hidden")
     given_steps, model = model.steps, with_defaults(model, defaults, leave=solved)
     rhythm = getattr(model, "critic_steps", 1)

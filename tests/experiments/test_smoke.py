@@ -48,6 +48,9 @@ def _bank():
 RUNS = {
     "accounting.papers": Smoke(""),
     "accounting.accountants": Smoke("", {"SETTINGS": accountants.SETTINGS[2:3], "TIMES": accountants.TIMES[:1]}),
+    "dpgan.series": Smoke(
+        "FOLDER --data powercons --only waves", leaves=("dpgan_series.json", "dpgan_series_powercons.png"), public=True
+    ),
     "projection.figures": Smoke(
         sizes={"DRAWS": 2, "PAIRS": 10, "TIMES": 10, "ROWS": 200, "SIZES": ((3, 2),)},
         leaves=("projection_figures.json", "projection_noise.png", "projection_clusters.png"),

@@ -410,9 +410,9 @@ def _described(classes: int) -> SimpleNamespace:
 CENTRES = {"kind": "mixture", "centres": [[1.0, 0.0], [-1.0, 0.5], [0.0, -1.0]], "scale": 0.4}
 
 
-def _vae(k: int, classes: int, fixed_bias: bool, **given) -> Case:
+def _vae(k: int, classes: int, fixed_bias: bool, schema: Any = None, **given) -> Case:
     generator = torch.Generator().manual_seed(k)
-    schema, given = _described(classes), given | {"fixed_bias": fixed_bias}
+    schema, given = schema or _described(classes), given | {"fixed_bias": fixed_bias}
     network = StackedVAE(schema, k, hidden=4, latent=2, **given, generator=generator)
     network.start_at(torch.rand(k, schema.layout.width, generator=generator))
     case = Case(network, network.negative_elbo, (schema.layout.width,), k=k, noise=2 * network.samples)
@@ -511,7 +511,13 @@ CLOSED: dict[str, Callable[[], Case]] = {
     },
     **{
         f"vae k={k} {kind} scale={scale}": lambda k=k, kind=kind, s=scale: _vae(k, 2, False, likelihood=kind, scale=s)
-        for k, kind, scale in ((1, "gaussian", None), (3, "gaussian", 0.2), (3, "laplace", None))
+        for k, kind, scale in ((1, "gaussian", None), (3, "gaussian", 0.2), (3, "laplace", None), (3, "censored", None))
+    },
+    **{
+        f"vae of waves k={k} {kind}": lambda k=k, kind=kind: _vae(
+            k, 0, False, schema=SERIES, network="waves", likelihood=kind
+        )
+        for k, kind in ((1, "gaussian"), (3, "gaussian"), (3, "bernoulli"), (3, "censored"))
     },
     **{
         f"vae k={k} {name}": lambda k=k, given=given: _vae(k, 2, False, **given)

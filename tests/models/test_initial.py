@@ -21,6 +21,7 @@ FAMILY = {
     "vae trunk": (StackedVAE, PICTURES, {"hidden": 3, "layers": 2, "trunk": True}),
     "vae gaussian": (StackedVAE, LARGER, {"hidden": 3, "likelihood": "gaussian"}),
     "vae conv": (StackedVAE, LARGER, {"network": "conv"}),
+    "vae waves": (StackedVAE, SERIES, {"network": "waves", "hidden": 3, "likelihood": "gaussian"}),
     "rbm": (StackedRBM, PICTURES, {"hidden": 3, "chains": 2}),
     "wgan": (StackedGenerator, PICTURES, {"hidden": 3, "latent": 2, "conditional": True}),
     "wgan conv": (StackedGenerator, LARGER, {"network": "conv"}),

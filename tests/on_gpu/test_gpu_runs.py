@@ -96,6 +96,8 @@ RUNS = {
     "baskets, vae": (_baskets, ["model.hidden=8"]),
     "baskets, wgan": (_baskets, ["model=wgan", "model.hidden=8"]),
     "series, vae": (_series, ["model.hidden=8"]),
+    "series, vae of waves": (_series, ["model.network=waves", "model.hidden=8"]),
+    "series, vae, censored": (_series, ["model.likelihood=censored", "model.hidden=8"]),
     "series, wgan, recurrent": (_series, ["model=wgan", "model.network=lstm", "model.hidden=8"]),
     "series, wgan, recurrent and convolutions": (
         _series, ["model=wgan", "model.network=lstm", "model.hidden=8", "model.critic=conv"],

@@ -183,6 +183,14 @@ def test_a_setting_that_does_not_go_with_the_others_is_refused(words, told):
 
 
 LIKELIHOODS = {
+    "waves of none": (
+        ["model.network=waves", "data=digits"],
+        "model.network=waves: is for series, and data=digits has none",
+    ),
+    "waves of long series": (
+        ["model.network=waves", "data=series", "data.path=x.csv", "data.length=3000", "data.low=0", "data.high=1"],
+        "model.network=waves: takes series of 2,048 numbers at most, and those of data=series have 3,000",
+    ),
     "a floor of none": (["model.likelihood=bernoulli", "model.floor=0.1"], "model.floor=0.1: model.likelihood=bernoulli"),
     "a scale of none": (["model.likelihood=bernoulli", "model.scale=0.1"], "model.scale=0.1: model.likelihood=bernoulli"),
     "below the floor": (["model.likelihood=laplace", "model.scale=0.001"], "model.scale=0.001: is below model.floor"),
