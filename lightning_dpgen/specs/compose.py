@@ -48,6 +48,8 @@ _CHOSEN = ("data.source", "model.name", "clipping.rule")
 _OPTIONAL = ("experiment", "split", "trainer")
 # Hydra's name for what is called with the other settings of its group.
 TARGET = "_target_"
+# Where an experiment has settings of each of several models, of which the chosen one gets its own.
+BY_MODEL = "by_model"
 # Hydra writes these of its own settings itself.
 _NOT_SET = ("hydra.runtime.", "hydra.overrides.", "hydra.job.config_name", "hydra.job.override_dirname", "hydra.searchpath")
 # A reference to another setting by its name alone: OmegaConf's grammar has braces within braces, in which resolvers hide.
@@ -99,7 +101,7 @@ def compose(words: Sequence[str], name: str, files: OwnFiles) -> Composed:
             if override.is_sweep_override():
                 raise _several_values(word)
         composed = _compose_groups(name, tuple(word for word in words if _picks(word, groups)), files)
-        values = copy.deepcopy(composed.values)
+        values = _with_own_of_model(copy.deepcopy(composed.values))
         # Hydra's own order: all groups are picked first, and then each setting is set.
         for override in parsed:
             if override.is_force_add():
@@ -160,6 +162,14 @@ def _compose_groups(name: str, picks: tuple[str, ...], files: OwnFiles) -> Compo
             return Composed({key: value for key, value in values.items() if key != "hydra"}, {}, frozenset())
         defaults = hydra.config_loader.compute_defaults_list(files.name or name, words, RunMode.RUN)
     return Composed(values, values.pop("hydra"), frozenset(defaults.overrides.override_choices))
+
+
+def _with_own_of_model(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values where the chosen model has what an experiment sets for it, and no other model has anything."""
+    own = values.pop(BY_MODEL, None)
+    if isinstance(own, dict) and isinstance(model := values.get("model"), dict):
+        _put(values, ["model"], own.get(model.get("name")) or {})
+    return values
 
 
 def _put(values: dict[str, Any], names: Sequence[str], value: Any) -> None:

@@ -16,7 +16,7 @@ from scipy.stats import norm
 from experiments.accounting.moments import epsilon_from_moments, gaussian_moment, sampled_moment
 from experiments.accounting.papers import PINWHEEL, RATE, SHAPE, STEPS, joined, steps
 from experiments.dpgan.formulas import dpgan_asymptotic, dpgan_epsilon
-from experiments.dpgm.formulas import FIGURE_2, dpgm_lemma1, dpgm_theorem3, dpgm_theorem4
+from experiments.dpgm.formulas import FIGURE_2, dpgm_lemma1, dpgm_theorem3, dpgm_theorem4, least_epsilon
 from experiments.privae.formulas import needed_noise, privae_kappa, privae_lemma2, privae_noise, privae_table1
 from experiments.projection.formulas import jl_claim7, jl_theorem3, jl_theorem5, recovered_variance
 from lightning_dpgen.clustering.features import FEATURE_NORM, FourierFeatures
@@ -97,32 +97,6 @@ def test_two_releases_of_one_lot_are_not_two_sampled_events():
     assert compute_epsilon(steps(q, joined(*noise), 11_780), DELTA, interval=1.25e-4).epsilon > 0.980
 
 
-def _least_epsilon(rate, multiplier, chance, count, delta, step=4e-5, reach=20.0):
-    """Return a lower bound on epsilon of `count` steps, each of which visibly happens with `chance`, or shows nothing.
-
-    The privacy losses of (1-q) N(0) + q N(1) against N(0) are rounded *down* to a grid and composed by FFT. Losses beyond
-    the reach are dropped; those below -20 would come round as a gain, but have probability e^-20 at most.
-    """
-    losses = step * np.arange(math.floor(math.log1p(-rate) / step), math.ceil(reach / step))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        x = multiplier**2 * np.log((np.expm1(losses) + rate) / rate) + 0.5
-    x = np.where(np.isnan(x), -np.inf, x)
-    reached = (1 - rate) * norm.cdf(x, 0, multiplier) + rate * norm.cdf(x, 1, multiplier)
-    wheel = np.zeros(2 * math.ceil(reach / step))
-    wheel[np.rint(losses[:-1] / step).astype(int)] = chance * np.diff(reached)
-    wheel[0] += 1 - chance
-    total = np.clip(np.fft.irfft(np.fft.rfft(wheel) ** count, len(wheel))[: len(wheel) // 2], 0.0, None)
-    grid = step * np.arange(len(total))
-    low, high = 0.0, reach / 2
-    for _ in range(40):
-        middle = (low + high) / 2
-        if np.sum(total * -np.expm1(np.minimum(middle - grid, 0.0))) > delta:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
 def test_dpgm_choosing_a_cluster_does_not_amplify():
     """alpha_Sk <= alpha_S1 is false by a factor of about k, and the noise of Figure 2 costs more than the 1.745 claimed."""
     q, lot = FIGURE_2["q"], joined(math.sqrt(2) * FIGURE_2["sigma_C"], math.sqrt(2) * FIGURE_2["sigma_G"])
@@ -130,11 +104,11 @@ def test_dpgm_choosing_a_cluster_does_not_amplify():
         seen = math.log1p(math.expm1(sampled_moment(4, k * q, lot)) / k)
         assert seen > factor * sampled_moment(4, q, lot)
     # The training alone, without k-means, for a record in a cluster of a tenth and one in a cluster of a hundredth.
-    assert _least_epsilon(10 * q, lot, 0.1, FIGURE_2["T_S"], DELTA) > 2.0 > dpgm_theorem4(**FIGURE_2)
-    assert _least_epsilon(100 * q, lot, 0.01, FIGURE_2["T_S"], DELTA) > 8.0
+    assert least_epsilon(10 * q, lot, 0.1, FIGURE_2["T_S"], DELTA) > 2.0 > dpgm_theorem4(**FIGURE_2)
+    assert least_epsilon(100 * q, lot, 0.01, FIGURE_2["T_S"], DELTA) > 8.0
     # It is a bound: where nothing is chosen it stays just below the accountant's epsilon.
     true = compute_epsilon(steps(0.1, 1.0, 50), DELTA).epsilon
-    assert 0.99 * true < _least_epsilon(0.1, 1.0, 1.0, 50, DELTA) <= true
+    assert 0.99 * true < least_epsilon(0.1, 1.0, 1.0, 50, DELTA) <= true
 
 
 def test_dpgm_exact_sizes_have_no_finite_epsilon():

@@ -1,6 +1,7 @@
 """Each command of experiments/ runs from its start to its end on few records, and leaves its pictures and kept results."""
 
 import importlib
+import math
 import os
 import sys
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from experiments.accounting import accountants
+from experiments.dpgm import clustering, samples
 from experiments.league import paid_bins
 from experiments.league.made_up_tables import TABLES
 
@@ -54,6 +56,19 @@ RUNS = {
     "projection.figures": Smoke(
         sizes={"DRAWS": 2, "PAIRS": 10, "TIMES": 10, "ROWS": 200, "SIZES": ((3, 2),)},
         leaves=("projection_figures.json", "projection_noise.png", "projection_clusters.png"),
+    ),
+    "dpgm.clustering": Smoke(
+        "FOLDER --runs 2",
+        {"WAYS": {name: clustering.WAYS[name] for name in [*clustering.WAYS][1:6:4]}, "EPSILONS": (0.5, math.inf)},
+        ("dpgm_clustering.json", "dpgm_clustering.png"),
+        public=True,
+    ),
+    "dpgm.means": Smoke(sizes={"SIZES": (3,), "PUBLIC": 100}, leaves=("dpgm_means.json", "dpgm_means.png"), public=True),
+    "dpgm.samples": Smoke(
+        "FOLDER model.steps=2 split.iterations=1",
+        {"MODELS": {name: samples.MODELS[name] for name in [*samples.MODELS][::2]}},
+        ("dpgm_samples.json", "dpgm_samples.png"),
+        public=True,
     ),
     "training.persons": Smoke("--runs 2", {"N": 800, "STEPS": 3, "pictures": _pictures}),
     "training.correlated_noise": Smoke(

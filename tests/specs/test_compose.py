@@ -7,6 +7,8 @@ import pytest
 
 from lightning_dpgen.cli.launch import how_to_go_on
 from lightning_dpgen.runs.run_folder import RunFolder
+from lightning_dpgen.specs.compose import compose
+from lightning_dpgen.specs.config_files import OwnFiles
 from lightning_dpgen.specs.grid import expand_grid
 from lightning_dpgen.specs.run import AuditSpec, load_projection_settings, load_settings
 from lightning_dpgen.specs.usage_error import UsageError
@@ -104,3 +106,34 @@ def test_a_setting_of_another_type_is_refused(name, value):
         return
     with pytest.raises(UsageError, match=f"data.{name}"):
         load_settings([*words, f"data.{name}={value}"])
+
+
+BY_MODEL = """# @package _global_
+defaults: [override /data: digits]
+model: {steps: 7}
+by_model: {vae: {latent: 2, hidden: 5}, rbm: {hidden: 9, steps: 8}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "model"),
+    {
+        (): {"name": "vae", "steps": 7, "latent": 2, "hidden": 5},
+        ("model=rbm",): {"name": "rbm", "steps": 8, "hidden": 9},
+        ("model=rbm", "model.hidden=3"): {"name": "rbm", "steps": 8, "hidden": 3},
+        ("model=rbm", "~model.hidden"): {"name": "rbm", "steps": 8},
+        ("model=wgan",): {"name": "wgan", "steps": 7},
+    }.items(),
+    ids=str,
+)
+def test_the_chosen_model_alone_gets_what_an_experiment_sets_for_it(words, model, tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/both.yaml").write_text(BY_MODEL, encoding="utf-8")
+    for typed in (["experiment=both", *words], [*words, "experiment=both"]):
+        values = compose(typed, "config", OwnFiles((str(tmp_path),))).values
+        assert values["model"] == model and "by_model" not in values
+
+
+def test_settings_of_each_model_are_no_words():
+    with pytest.raises(UsageError, match="there is no setting 'by_model'"):
+        load_settings(["experiment=dpgm_mnist", "by_model.vae.hidden=3"])

@@ -33,10 +33,12 @@ def _overrides() -> list[list[str]]:
             "auto": ["model=auto"],
         }.get(path.stem, [])
         cases.append(case)
-    return cases
+    return [*cases, ["experiment=dpgm_mnist", "model=rbm"]]
 
 
-@pytest.mark.parametrize("overrides", _overrides(), ids=lambda case: case[0])
+@pytest.mark.parametrize(
+    "overrides", _overrides(), ids=lambda case: " ".join(case[:2]) if case[-1] == "model=rbm" else case[0]
+)
 def test_every_configuration_file_builds(overrides):
     settings = load_complete_settings(overrides)
     assert settings.dump_public()["n"] == settings.spec.data.n
