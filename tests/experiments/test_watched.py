@@ -1,5 +1,6 @@
 """Trainings that are looked at on the way, and paired differences of their scores."""
 
+import gc
 import math
 
 import numpy as np
@@ -9,6 +10,8 @@ from scipy.stats import ttest_rel
 from experiments.common import watched
 from experiments.dpgan import curves as dpgan_curves
 from lightning_dpgen.optim.private import PrivateOptimizer
+from lightning_dpgen.privacy.account import Account
+from lightning_dpgen.privacy.plan import TRAINING
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -34,6 +37,27 @@ def test_looks_are_spread_over_the_training_and_the_rate_falls_to_its_ratio(monk
     assert len(rates) == 30 and rates[0] == 0.2 and rates[-1] == pytest.approx(0.02)
     # One rate an outer loop.
     assert all(len(set(rates[start : start + 3])) == 1 for start in range(0, 30, 3)) and len(set(rates)) == 10
+
+
+def test_a_training_that_was_stopped_goes_on_from_its_last_look(tmp_path):
+    settings, seen, told = ["data=six_gaussians", *SMALL, "model.steps=60"], [], []
+
+    def look(_):
+        seen.append(len(seen))
+        if len(seen) == 3:
+            raise InterruptedError
+        return seen[-1]
+
+    with pytest.raises(InterruptedError):
+        watched.watch(settings, 5, look, folder=tmp_path, tell=lambda found: told.append(len(found)))
+    gc.collect()
+    found = watched.watch(settings, 5, look, folder=tmp_path, tell=lambda found: told.append(len(found)))
+    # The twelve steps after the second look were spent, and are not made again, so the last one is at 48 of 60 steps.
+    assert [score for _, score in found] == [0, 1, 3, 4] and told == [1, 2, 3, 4]
+    assert [steps for steps, _ in found] == [12, 24, 36, 48]
+    account = Account.resume(tmp_path / "ledger")
+    assert account.ledger.count(TRAINING) == 60
+    account.ledger.close()
 
 
 def test_a_paired_difference_has_the_interval_of_student():
