@@ -2,16 +2,22 @@
 
 import gc
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
+import lightning_dpgen
 from experiments.common import watched
 from experiments.dpgan import curves as dpgan_curves
+from experiments.league.tasks import AdultBalanced
 from lightning_dpgen.optim.private import PrivateOptimizer
 from lightning_dpgen.privacy.account import Account
 from lightning_dpgen.privacy.plan import TRAINING
+from lightning_dpgen.specs.settings import load_complete_settings
+
+ADULT = Path(lightning_dpgen.__file__).parent / "data/bundled/adult.schema.yaml"
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -68,3 +74,16 @@ def test_a_paired_difference_has_the_interval_of_student():
     expected = ttest_rel(ends, others).confidence_interval(0.95)
     assert math.isclose(mean, float((ends - others).mean()), abs_tol=6e-5)
     assert math.isclose(low, expected.low, abs_tol=6e-5) and math.isclose(high, expected.high, abs_tol=6e-5)
+
+
+@pytest.mark.parametrize("figure", dpgan_curves.RUNS)
+def test_settings_of_every_curve_are_planned_as_the_figure_says(figure, tmp_path, monkeypatch):
+    monkeypatch.setattr(AdultBalanced, "files", lambda self, run: (Path("adult.csv"), ADULT))
+    curves = dpgan_curves.curves_of(figure, tmp_path)
+    for name, (settings, _) in curves.variants.items():
+        plan = load_complete_settings([*curves.data(0), *settings, "seed=0"]).plan()
+        assert plan.private == ("no privacy" not in name)
+        if plan.private:
+            noise = plan.stage(TRAINING).access.multipliers["gradient"]
+            assert {"noise": f"sigma {noise:g}" == name, "mushroom": noise == 7.0, "sigma7": noise == 7.0}.get(figure, True)
+            assert {"distance": 8.0, "decay": 3.0, "sigma7": 3.0}.get(figure, plan.epsilon) >= plan.epsilon
