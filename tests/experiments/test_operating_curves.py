@@ -59,7 +59,7 @@ def test_models_are_pooled_whatever_the_scale_of_their_scores():
 
 
 def test_areas_are_those_of_sklearn_and_their_intervals_mostly_hold_the_true_one():
-    """Of 40 intervals at 95 % more than 7 miss with a chance of 1e-3; 200 draws make them a little short."""
+    """More than 7 of 40 intervals at 95 % miss with a chance of 1e-3; 200 draws make them a little short."""
     true, missed = norm.cdf(1.0 / np.sqrt(2.0)), 0
     for seed in range(40):
         scores, inside = _scores(models=1, n=300, seed=seed, digits=8 if seed % 2 else 1)
