@@ -1,37 +1,37 @@
 """Figures 5 and 6 of dp-GAN: membership inference over the training and by the number of records, on balanced Adult.
 
-    python -m experiments.dpgan.attacks FOLDER [--sizes 500 2000 10000] [--seconds 900]
+    python -m experiments.dpgan.attacks FOLDER [--sizes 500 2000 10000]
 
-Both files of Adult make one pool: all people above 50K and as many random others. Of 2 n of them each model learns from a
-random half of its own, and the attacker asks of each person whether they were in it. The models are a WGAN without privacy
-that is trained until it overfits, the same network at epsilon 3, delta 1e-5, and `model=measured` at the same epsilon.
-Numbers are in the bins that `dpgen train` chooses, which are coarser under privacy.
+Both files of Adult make one pool: all people above 50K and as many random others. Each of 2 n of them takes part in a
+model by a fair coin, and the attacker asks of each person whether they did. The models are WGANs without privacy, trained
+until they overfit, and at sigma 1 and 5, as in the paper; the same network at epsilon 3; and `model=measured` at epsilon 3,
+all at delta 1e-5. Numbers are in the bins that `dpgen train` chooses, which are coarser under privacy.
 
 Attacks score people by the critic (which no release holds), by the nearest of 10,000 synthetic records, or by the ratio of
 densities to 3,000 further people of the pool. Each is also made with shadow models: every model is attacked once, and the
 others are its shadows. All models of a row are pooled; half of the people choose a threshold, and the others test it.
-Intervals are exact, at 95 %. `--seconds` bounds the training of the models of a row. Results are kept in FOLDER.
+Intervals are exact, at 95 %, those of areas by the bootstrap. Beside them stands the most that the plan allows any attack.
+Results are kept in FOLDER, and pictures drawn there; scores of people go to FOLDER/dpgan_attack_scores.
 """
 
 from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
-from scipy.stats import rankdata
 from torch import Tensor
 
 from experiments.common.kept import Kept
 from experiments.common.watched import watch_module
+from experiments.dpgan.attack_pictures import draw_attacks, draw_curves
+from experiments.dpgan.operating_curves import WRONGLY, accuracies, area, most_accurate, most_rightly, operating_points
 from experiments.dpgan.shadow_models import Shadows, likelihood_ratios, train_shadows
 from lightning_dpgen.data.public_sets import find_public_set, public_set
 from lightning_dpgen.data.records import Records
@@ -39,7 +39,7 @@ from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.schema import TableSchema
 from lightning_dpgen.data.tables.schema_file import schema_text
 from lightning_dpgen.measure.recipe import MostlyNoise
-from lightning_dpgen.metrics.membership import MembershipInference, density_ratio, nearness
+from lightning_dpgen.metrics.membership import density_ratio, nearness
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.plugins.wgan import WGAN
 from lightning_dpgen.privacy.account import Account
@@ -48,14 +48,18 @@ from lightning_dpgen.specs.settings import Settings, load_complete_settings
 SYNTHETIC, REFERENCE, POINTS = 10_000, 3_000, 5
 CRITIC, NEAREST, DENSITY = "critic", "nearest record", "densities"
 SHADOWS = " by shadows"
-_NETWORK = ["model=wgan", "split.k=1", "model.bias=zero", "model.hidden=128", "model.sampling=straight_through"]
+_NETWORK = [
+    "model=wgan", "split.k=1", "model.bias=zero", "model.hidden=128", "model.sampling=straight_through",
+    "model.label_share=0",
+]  # fmt: skip
 _EPSILON = ["privacy.epsilon=3", "privacy.delta=1e-5"]
-_LONG = ["model.steps=4000", "model.lr=2e-3"]
-TWIN, LONG = "WGAN, no privacy", "WGAN, epsilon 3, as many steps"
+_LONG = [*_NETWORK, "model.steps=4000", "model.lr=2e-3"]
+TWIN, SIGMA1, SIGMA5 = "WGAN, no privacy", "WGAN, sigma 1", "WGAN, sigma 5"
 PRIVATE, MEASURED = "WGAN, epsilon 3", "measured, epsilon 3"
 VARIANTS: dict[str, list[str]] = {
-    TWIN: [*_NETWORK, *_LONG, "privacy=off"],
-    LONG: [*_NETWORK, *_LONG, *_EPSILON],
+    TWIN: [*_LONG, "privacy=off"],
+    SIGMA1: [*_LONG, "model.noise=1", "privacy.epsilon=null", "privacy.delta=1e-5"],
+    SIGMA5: [*_LONG, "model.noise=5", "privacy.epsilon=null", "privacy.delta=1e-5"],
     PRIVATE: [*_NETWORK, *_EPSILON],
     MEASURED: ["model=measured", *_EPSILON],
 }
@@ -63,17 +67,18 @@ VARIANTS: dict[str, list[str]] = {
 _LOT = 200
 # Models of a row, by the number of records.
 MODELS = {
-    TWIN: {500: 5, 2_000: 3, 10_000: 3},
-    LONG: {500: 3},
-    PRIVATE: {500: 16, 2_000: 8, 10_000: 4},
-    MEASURED: {500: 12, 2_000: 6, 10_000: 3},
+    TWIN: {500: 3, 2_000: 3, 10_000: 3},
+    SIGMA1: {500: 3, 2_000: 3, 10_000: 3},
+    SIGMA5: {500: 3, 2_000: 3, 10_000: 3},
+    PRIVATE: {500: 8, 2_000: 8, 10_000: 4},
+    MEASURED: {500: 4, 2_000: 6, 10_000: 3},
 }
 SIZES = tuple(MODELS[TWIN])
 
 
 def settings_of(name: str, n: int) -> list[str]:
     """Return the settings of a variant for n records."""
-    return [*VARIANTS[name], *([f"model.rate={_LOT / n}"] if name in (TWIN, LONG) else [])]
+    return [*VARIANTS[name], *([f"model.rate={_LOT / n}"] if "model.steps=4000" in VARIANTS[name] else [])]
 
 
 @dataclass(frozen=True)
@@ -119,10 +124,10 @@ class Pool:
 
 
 def attacked(pool: Pool, name: str, n: int, inside: np.ndarray, seed: int, points: int) -> dict[str, list]:
-    """Train a model on n of 2 n people, and return the scores of all by each attack, after so many steps and at the end.
+    """Train a model on some of 2 n people, and return the scores of all by each attack, after so many steps and at the end.
 
     Args:
-        inside: the places of the n people, ascending.
+        inside: the places of the people that it learns from, ascending.
 
     Returns:
         ``steps`` (points,), and by the name of an attack (points, 2 n) numbers of four digits; `model=measured` has one
@@ -155,109 +160,99 @@ def attacked(pool: Pool, name: str, n: int, inside: np.ndarray, seed: int, point
     return found
 
 
-def accuracies(scores: Tensor, inside: Tensor) -> dict[str, float]:
-    """Attack all models of a row; scores and who was inside are (models, 2 n)."""
-    metric = MembershipInference()
-    for one, own in zip(scores, inside, strict=True):
-        # A threshold that serves all models.
-        ranks = torch.from_numpy(rankdata(one.numpy()))
-        metric.update(ranks[own], member=True)
-        metric.update(ranks[~own], member=False)
-    return {name: float(value) for name, value in metric.compute().items()}
+def row(pool: Pool, folder: Path, name: str, n: int, points: int) -> dict[str, Any]:
+    """Attack the models of a variant; their scores are kept in `folder`.
 
+    Returns:
+        ``models``, their number, and ``steps`` at each of the points; ``epsilon`` (None without privacy), the most
+        ``accurate`` that any attack may be, and the ``most`` members that it may find at each of `WRONGLY`; by the name of
+        an attack under ``accuracy`` what `accuracies` says at each of the points, under ``area`` and ``curve`` what `area`
+        and `operating_points` say at the last one, and under ``beyond`` how many points of the curve are surely above what
+        the plan allows.
+    """
+    models, plan = MODELS[name][n], pool.settings(n, settings_of(name, n), 0).plan()
+    kept = Kept(folder / f"{name.replace(' ', '_').replace(',', '')}_{n}.json")
 
-def row(pool: Pool, kept: Kept, name: str, n: int, points: int, seconds: float) -> dict[str, list]:
-    """Return ``steps`` and, by the name of an attack, what `accuracies` says at each of the points."""
-
-    def about(number: int) -> dict:
+    def about(number: int) -> dict[str, Any]:
         return {"variant": settings_of(name, n), "n": n, "model": number, "points": points}
 
-    def of_model(inside: np.ndarray, number: int) -> dict[str, list]:
-        return kept.get(about(number), lambda: attacked(pool, name, n, inside, number, points))
-
-    def shadows(attack: str, point: int, models: int, seconds: float | None) -> Shadows:
+    def shadows(attack: str, point: int) -> Shadows:
         def score(inside: np.ndarray, number: int) -> Tensor:
-            return torch.tensor(of_model(inside, number)[attack][point], dtype=torch.float64)
+            found = kept.get(about(number), lambda: attacked(pool, name, n, inside, number, points))
+            return torch.tensor(found[attack][point], dtype=torch.float64)
 
-        return train_shadows(score, 2 * n, models, seed=n, seconds=seconds)
+        return train_shadows(score, 2 * n, models, seed=n)
 
-    models = len(shadows(NEAREST, 0, MODELS[name][n], seconds).scores)
+    shadows(NEAREST, 0)
     one = kept.look(about(0))
-    found: dict[str, list] = {"steps": one["steps"], "models": [models]}
+    found: dict[str, Any] = {"models": models, "steps": one["steps"], "epsilon": plan.epsilon if plan.private else None}
+    found |= {"accurate": most_accurate(plan), "most": most_rightly(plan, np.array(WRONGLY)).tolist()}
+    found |= {"accuracy": {}, "area": {}, "curve": {}, "beyond": {}}
     for attack in [attack for attack in (CRITIC, NEAREST, DENSITY) if attack in one]:
-        each = [shadows(attack, point, models, None) for point in range(len(one["steps"]))]
-        found[attack] = [accuracies(given.scores, given.inside) for given in each]
-        if models > 2:
-            found[attack + SHADOWS] = [accuracies(likelihood_ratios(given), given.inside) for given in each]
-    return found
+        each = [shadows(attack, point) for point in range(len(one["steps"]))]
+        inside = each[0].inside
+        by_name = {attack: [given.scores for given in each], attack + SHADOWS: [likelihood_ratios(given) for given in each]}
+        for called, scores in by_name.items():
+            found["accuracy"][called] = [accuracies(part, inside) for part in scores]
+            found["area"][called] = area(scores[-1], inside)
+            curve = found["curve"][called] = operating_points(scores[-1], inside)
+            allowed = most_rightly(plan, np.array(curve.pop("wrongly_high")))
+            found["beyond"][called] = int((np.array(curve["low"]) > allowed).sum())
+    return rounded(found)
 
 
-def draw(rows: dict[tuple[str, int], dict[str, list]], path: Path) -> None:
-    """Draw Figure 5, of the smallest number of records, beside Figure 6; of each row the attacks by shadow models."""
-    sizes = sorted({n for _, n in rows})
-    figure, panels = plt.subplots(1, 4, figsize=(15, 4.2), sharey=True)
-    titles = (
-        f"critic, over training, n = {sizes[0]:,}", f"release, over training, n = {sizes[0]:,}",
-        "critic, by number of records", "release, by number of records",
-    )  # fmt: skip
-    for panel, title in zip(panels, titles, strict=True):
-        panel.axhline(0.5, color="#777", linewidth=0.8, linestyle=":")
-        panel.set_title(title, fontsize=11)
-    for panel in panels[:2]:
-        panel.set(xlabel="% of the training", xlim=(0, 105))
-    for panel in panels[2:]:
-        panel.set(xlabel="records learned from", xscale="log", xticks=sizes, xticklabels=[f"{n:,}" for n in sizes])
-        panel.minorticks_off()
-    for name, colour in zip(VARIANTS, ("#b3261e", "#e07b39", "#1f5fa8", "#2e7d32"), strict=True):
-        for place, attack in enumerate((CRITIC + SHADOWS, DENSITY + SHADOWS)):
-            over = rows.get((name, sizes[0]), {})
-            if attack in over and len(over["steps"]) > 1:
-                parts = 100.0 * np.array(over["steps"]) / over["steps"][-1]
-                _plot(panels[place], parts, over[attack], name, colour)
-            by_size = {n: rows[name, n][attack][-1] for n in sizes if attack in rows.get((name, n), {})}
-            if by_size:
-                _plot(panels[2 + place], list(by_size), list(by_size.values()), name, colour)
-    panels[0].set_ylabel("accuracy of the attack")
-    named = dict(zip(*reversed(panels[3].get_legend_handles_labels()), strict=True))
-    figure.legend(named.values(), named.keys(), loc="lower center", ncols=len(named), frameon=False)
-    figure.tight_layout(rect=(0, 0.08, 1, 1))
-    figure.savefig(path, dpi=80)
-    plt.close(figure)
+def rounded(found: Any) -> Any:
+    """Return a result with four decimals of each number, in which it is kept."""
+    if isinstance(found, dict):
+        return {name: rounded(value) for name, value in found.items()}
+    if isinstance(found, list):
+        return [rounded(value) for value in found]
+    return round(found, 4) if isinstance(found, float) else found
 
 
-def _plot(panel: Axes, x: Sequence[float], points: list[dict[str, float]], name: str, colour: str) -> None:
-    middle, low, high = np.array([[point["accuracy"], point["low"], point["high"]] for point in points]).T
-    around = (middle - low, high - middle)
-    panel.errorbar(x, middle, around, color=colour, label=name, marker="o", markersize=4, capsize=3, linewidth=1.4)
+def describe(name: str, n: int, found: dict[str, Any]) -> str:
+    """Return the lines of a row."""
+    epsilon = found["epsilon"]
+    after = f", after {found['steps'][-1]:,} steps" if found["steps"][-1] else ""
+    lines = [f"n = {n:,}, {name}, {found['models']} models{after}"]
+    at = WRONGLY.index(0.01)
+    if epsilon is not None:
+        most = f"accuracy {found['accurate']:.3f} and {found['most'][at]:.3f} at 1 % of others"
+        lines.append(f"    epsilon {epsilon:.3g} allows {most}; {sum(found['beyond'].values())} points are above it")
+    for attack, points in found["accuracy"].items():
+        last, whole, curve = points[-1], found["area"][attack], found["curve"][attack]
+        lines.append(
+            f"    {attack}: accuracy {last['accuracy']:.3f} ({last['low']:.3f} to {last['high']:.3f}), "
+            f"AUC {whole['auc']:.3f} ({whole['low']:.3f} to {whole['high']:.3f}), "
+            f"{curve['rightly'][at]:.3f} ({curve['low'][at]:.3f} to {curve['high'][at]:.3f}) at 1 % of others"
+        )
+    return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sizes", nargs="+", type=int, choices=SIZES, default=list(SIZES))
-    parser.add_argument("--seconds", type=float, default=900.0)
     asked = parser.parse_args()
-    asked.folder.mkdir(parents=True, exist_ok=True)
+    scores = asked.folder / "dpgan_attack_scores"
     torch.set_num_threads(1)
     # Softmax of a network that is sure of itself has numbers that slow a processor down by three times.
     torch.set_flush_denormal(True)
     warnings.simplefilter("ignore", MostlyNoise)
-    pool, rows = Pool(asked.folder), {}
+    kept, pool, rows = Kept(asked.folder / "dpgan_attacks.json"), Pool(scores), {}
     for n in asked.sizes:
+        points = POINTS if n == min(SIZES) else 1
         for name in [name for name in VARIANTS if n in MODELS[name]]:
-            kept = Kept(asked.folder / f"{name.replace(' ', '_').replace(',', '')}_{n}.json")
-            rows[name, n] = found = row(pool, kept, name, n, POINTS if n == min(asked.sizes) else 1, asked.seconds)
-            after = f", after {found['steps'][-1]:,} steps" if found["steps"][-1] else ""
-            print(f"n = {n:,}, {name}, {found['models'][0]} models{after}")
-            for attack, points in found.items():
-                if attack not in ("steps", "models"):
-                    last = points[-1]
-                    print(
-                        f"    {attack}: accuracy {last['accuracy']:.3f} ({last['low']:.3f} to {last['high']:.3f}), "
-                        f"AUC {last['auc']:.3f}",
-                        flush=True,
-                    )
-    draw(rows, asked.folder / "attacks.png")
+
+            def attack(name: str = name, n: int = n, points: int = points) -> dict[str, Any]:
+                scores.mkdir(parents=True, exist_ok=True)
+                return row(pool, scores, name, n, points)
+
+            about = {"variant": settings_of(name, n), "n": n, "models": MODELS[name][n], "points": points}
+            rows[name, n] = kept.get(about, attack)
+            print(describe(name, n, rows[name, n]), flush=True)
+    draw_attacks(rows, asked.folder / "dpgan_attacks.png")
+    draw_curves(rows, asked.folder / "dpgan_roc.png")
 
 
 if __name__ == "__main__":

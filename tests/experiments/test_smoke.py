@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from experiments.accounting import accountants
+from experiments.dpgan import attacks, curves, gaussians
 from experiments.dpgm import clustering, samples
 from experiments.league import paid_bins
 from experiments.league.made_up_tables import TABLES
@@ -69,6 +70,32 @@ RUNS = {
         {"MODELS": {name: samples.MODELS[name] for name in [*samples.MODELS][::2]}},
         ("dpgm_samples.json", "dpgm_samples.png"),
         public=True,
+    ),
+    "dpgan.attacks": Smoke(
+        sizes={
+            "SIZES": (100, 200),
+            "SYNTHETIC": 200,
+            "REFERENCE": 100,
+            "_LOT": 20,
+            "MODELS": {name: {100: 3, 200: 3} for name in (attacks.TWIN, attacks.MEASURED)},
+            "VARIANTS": {
+                attacks.TWIN: [*attacks.VARIANTS[attacks.TWIN], "model.steps=10"],
+                attacks.MEASURED: attacks.VARIANTS[attacks.MEASURED],
+            },
+        },
+        leaves=("dpgan_attacks.json", "dpgan_attacks.png", "dpgan_roc.png"),
+        public=True,
+    ),
+    "dpgan.curves": Smoke(
+        "FOLDER mushroom --runs 1",
+        {"POINTS": 1, "TABLE": [*curves.TABLE, "model.steps=10"]},
+        ("dpgan_mushroom.json", "dpgan_mushroom.png"),
+        public=True,
+    ),
+    "dpgan.gaussians": Smoke(
+        "FOLDER --runs 1",
+        {"VARIANTS": {name: [*words, "model.steps=10"] for name, words in gaussians.VARIANTS.items()}},
+        ("dpgan_gaussians.json", "dpgan_gaussians.png"),
     ),
     "training.persons": Smoke("--runs 2", {"N": 800, "STEPS": 3, "pictures": _pictures}),
     "training.correlated_noise": Smoke(
