@@ -11,15 +11,22 @@ distributions on the same, the truth to within the width of a line. Thin: the sa
 
 from __future__ import annotations
 
+import argparse
 import math
-import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+import matplotlib
 from dp_accounting import ComposedDpEvent
+from matplotlib import pyplot
 
+from experiments.common.kept import Kept
+from experiments.common.pictures import save_picture
 from experiments.dpgm.formulas import FIGURE_2, dpgm_corrected, dpgm_events, dpgm_theorem4
 from lightning_dpgen.privacy.accounting.accountant import compute_epsilon
 
+matplotlib.use("Agg")
 EPOCHS = (1, 5, 10, 20, 30, 40, 50)
 PANELS = {"q": (0.0008, 0.0017, 0.0034), "sigma_K": (20.0, 40.0, 80.0), "sigma_G": (0.8, 1.0, 1.5)}
 SHARE = 0.1
@@ -43,12 +50,7 @@ def epsilons(epochs: int, **varied: float) -> tuple[float, ...]:
     return dpgm_theorem4(**setting), dpgm_corrected(**setting, share=SHARE), true(SHARE), true(1.0)
 
 
-def picture(found: dict[str, dict[float, list[tuple[float, ...]]]], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+def picture(found: dict[str, dict[float, list[Sequence[float]]]], path: Path) -> None:
     figure, axes = pyplot.subplots(1, len(found), figsize=(13, 4.2), sharey=True)
     for axis, (name, curves) in zip(axes, found.items(), strict=True):
         for i, (value, points) in enumerate(curves.items()):
@@ -61,18 +63,23 @@ def picture(found: dict[str, dict[float, list[tuple[float, ...]]]], path: Path) 
     lines = [pyplot.Line2D([], [], color="k", label=name, **style) for name, style in WAYS.items()]
     figure.legend(handles=lines, loc="lower center", ncols=len(lines), frameon=False)
     figure.tight_layout(rect=(0, 0.07, 1, 1))
-    figure.savefig(path, dpi=120)
+    save_picture(figure, path)
 
 
 def main() -> None:
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        raise SystemExit(__doc__)
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
-    found = {}
+    kept, found = Kept(folder / "dpgm_epsilon.json"), {}
     print(f"{'':18}{'epochs':>8}{'Theorem 4':>12}{'moments':>10}{'true':>8}{'one lot':>10}")
     for name, values in PANELS.items():
-        found[name] = {value: [epsilons(epochs, **{name: value}) for epochs in EPOCHS] for value in values}
+        found[name] = {
+            value: [
+                kept.get({"epochs": epochs, name: value}, partial(epsilons, epochs, **{name: value})) for epochs in EPOCHS
+            ]
+            for value in values
+        }
         for value, points in found[name].items():
             for epochs, (formula, moments, true, one) in zip(EPOCHS, points, strict=True):
                 print(f"{f'{name} = {value:g}':18}{epochs:>8}{formula:>12.3f}{moments:>10.3f}{true:>8.3f}{one:>10.3f}")

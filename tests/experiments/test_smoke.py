@@ -3,8 +3,11 @@
 import importlib
 import math
 import os
+import re
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +16,11 @@ from torch import nn
 
 from experiments.accounting import accountants
 from experiments.dpgan import attacks, curves, gaussians
-from experiments.dpgm import clustering, samples
+from experiments.dpgm import clustering, networks, samples
 from experiments.league import paid_bins
 from experiments.league.made_up_tables import TABLES
+
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,21 @@ RUNS = {
         {"WAYS": {name: clustering.WAYS[name] for name in [*clustering.WAYS][1:6:4]}, "EPSILONS": (0.5, math.inf)},
         ("dpgm_clustering.json", "dpgm_clustering.png"),
         public=True,
+    ),
+    "dpgm.epsilon": Smoke(
+        sizes={"EPOCHS": (1,), "PANELS": {"q": (0.0017,), "sigma_K": (40.0,)}},
+        leaves=("dpgm_epsilon.json", "dpgm_epsilon.png"),
+    ),
+    "dpgm.table2": Smoke("transit --records 500"),
+    "dpgm.networks": Smoke(
+        "transit FOLDER data.n=600 model.rate=0.05 model.steps=2 privacy.delta=1e-4",
+        {
+            "EPSILONS": (1,),
+            "LAYERS": (1,),
+            "RUNS": {"transit": networks.RUNS["transit"] | {"k": (1,)}},
+            "counting_queries": SimpleNamespace(main=lambda words: None),
+        },
+        ("transit.networks/k1_layers1_epsilon1/release/privacy.json",),
     ),
     "dpgm.means": Smoke(sizes={"SIZES": (3,), "PUBLIC": 100}, leaves=("dpgm_means.json", "dpgm_means.png"), public=True),
     "dpgm.samples": Smoke(
@@ -124,3 +144,15 @@ def test_a_command_runs(name, tmp_path, monkeypatch):
     module.main()
     for file in asked.leaves:
         assert (tmp_path / file).stat().st_size > 0, file
+
+
+def test_each_command_has_a_short_run():
+    """A script that nobody runs breaks unseen. Some have a test file of their own, and peers their environments."""
+    files = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")]
+    for path in sorted((ROOT / "experiments").rglob("*.py")):
+        if path.parent.name == "peers" or '__name__ == "__main__"' not in path.read_text(encoding="utf-8"):
+            continue
+        room, stem = path.parent.name, path.stem
+        names = [re.search(rf"from experiments\.{room} import (?:.*, )?{stem}(?: as (\w+))?", text) for text in files]
+        own = any(name and f"{name[1] or stem}.main(" in text for name, text in zip(names, files, strict=True))
+        assert own or f"{room}.{stem}" in RUNS, f"experiments.{room}.{stem} has no short run"
