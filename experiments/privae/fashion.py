@@ -14,7 +14,8 @@ Results are kept in FOLDER, and a picture is drawn there.
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -25,19 +26,25 @@ from sklearn.ensemble import RandomForestClassifier
 
 from experiments.common.kept import Kept
 from experiments.common.training import train
-from experiments.privae.aggregations import BatchNetwork, train_micro
+from experiments.privae.aggregations import WholeLotNetwork
 from experiments.privae.code_metrics import CodeDiscrepancy, HoyerSparsity, ImportanceLikelihood, log_weights
 from lightning_dpgen import load_release
-from lightning_dpgen.data.public_sets import load_public_set, public_set
+from lightning_dpgen.data.public_sets import load_public_set
 from lightning_dpgen.models.divergences import make_kernel
 from lightning_dpgen.models.vae import StackedVAE
 from lightning_dpgen.sampling.lots import Lot
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
-COLUMNS = ("Hoyer sparsity", "log likelihood", "discrepancy")
+COLUMNS = ("Hoyer sparsity", "log likelihood", "discrepancy", "moved")
 DRAWS, LIKELY, COMPARED = 50, 500, 1000
-_DENSE = ["model.network=dense", "model.hidden=400", "model.filters=null", "model.centred=false"]
-_FAITHFUL = ["experiment=privae_fashion", *_DENSE]
+# The seed of trainings by which a rate is chosen.
+CHOICE = 100
+_CONV = ["experiment=privae_fashion"]
+_FAITHFUL = [*_CONV, "model.network=dense", "model.hidden=400", "model.filters=null", "model.centred=false"]
+_BEST = ["experiment=privae_fashion_best"]
+# Chosen with `--rates`, by the likelihood of training pictures.
+RATE = 0.1
+_TUNED = [*_FAITHFUL, f"model.lr={RATE:g}"]
 _TERMS = {
     "experiment=privae_fashion": ["divergence", "divergence_release", "divergence_weight", "kernel", "groups", "group_c"],
     "experiment=privae_fashion_best": [
@@ -47,14 +54,6 @@ _TERMS = {
 _OFF = ["privacy=off", "privacy.epsilon=null", "privacy.delta=null"]
 # The paper's own form of both, without privacy.
 _TWIN = ["model.optimizer=adam", "model.lr=5e-4", *_OFF]
-_BATCH = [
-    "data=fashion_mnist", "data.classes=0", "model=own", "model.target=experiments.privae.aggregations.BatchVAE",
-    "model.bias=zero", "model.lr=1e-3", "model.rate=0.0042666667", "model.steps=2350", "clipping=fixed",
-    "clipping.c=0.0002", "split.k=1",
-    "+model.options={weight: 100.0, hidden: 400, latent: 50, prior_scale: 0.05, likelihood: laplace, "
-    "scale: 0.1, optimizer: sgd}",
-    "privacy.delta=1e-5",
-]  # fmt: skip
 
 
 def without(settings: list[str]) -> list[str]:
@@ -62,18 +61,34 @@ def without(settings: list[str]) -> list[str]:
     return [*settings, *(f"model.{name}=null" for name in _TERMS[settings[0]])]
 
 
+def whole_lot(aggregation: str) -> list[str]:
+    """Return the settings of an aggregation that bounds the gradient of the lot as a whole, with the paper's C."""
+    return [
+        "data=fashion_mnist", "data.classes=0", "model=own", "model.target=experiments.privae.aggregations.WholeLotVAE",
+        "model.bias=zero", "model.lr=1e-3", "model.rate=0.0042666667", "model.steps=2350", "clipping=fixed",
+        "clipping.c=0.0002", "split.k=1", "privacy.delta=1e-5",
+        f"+model.options={{aggregation: {aggregation}, weight: 100.0, hidden: 400, latent: 50, prior_scale: 0.05, "
+        "likelihood: laplace, scale: 0.1, optimizer: sgd}",
+    ]  # fmt: skip
+
+
 PRIVATE = {
     "PriVAE + MMD": _FAITHFUL,
     "PriVAE": without(_FAITHFUL),
-    "best + MMD": ["experiment=privae_fashion_best"],
-    "best": without(["experiment=privae_fashion_best"]),
-    "batch aggregation": _BATCH,
+    "batch aggregation": whole_lot("batch"),
+    "micro aggregation": whole_lot("micro"),
+    "convolutional + MMD": _CONV,
+    "convolutional": without(_CONV),
+    "tuned rate + MMD": _TUNED,
+    "tuned rate": without(_TUNED),
+    "best + MMD": _BEST,
+    "best": without(_BEST),
 }
 TWINS = {
     "VAE + MMD": [*_FAITHFUL, *_TWIN],
     "VAE": [*without(_FAITHFUL), *_TWIN],
-    "best + MMD, not private": ["experiment=privae_fashion_best", *_OFF],
-    "best, not private": [*without(["experiment=privae_fashion_best"]), *_OFF],
+    "best + MMD, not private": [*_BEST, *_OFF],
+    "best, not private": [*without(_BEST), *_OFF],
 }
 # Codes for a classifier: a normal prior, and few long steps.
 CODES = "normal prior"
@@ -81,8 +96,20 @@ _CODES = [
     "data=fashion_mnist", "data.classes=0", "model=vae", "model.hidden=200", "model.latent=32", "model.lr=1e-3",
     "model.rate=0.0333333", "model.steps=400", "model.averaging=0.98", "clipping=fixed", "split.k=1", "privacy.delta=1e-5",
 ]  # fmt: skip
-# Micro aggregation with the paper's constants: nothing that is private.
-MICRO = "micro aggregation (no guarantee)"
+
+
+def runs_of(name: str, epsilon: float | None) -> int:
+    """Return how many runs a point has, unless others are asked for."""
+    if name.startswith("convolutional"):
+        return 1
+    return 10 if name in ("PriVAE + MMD", "PriVAE") and epsilon == 4.0 else 3
+
+
+def epsilons_of(name: str, asked: Sequence[float]) -> Sequence[float | None]:
+    """Return the budgets at which a variant is run."""
+    if name in TWINS:
+        return [None]
+    return [epsilon for epsilon in asked if epsilon == 4.0 or not name.startswith("convolutional")]
 
 
 def pictures(held_out: bool) -> tuple[torch.Tensor, np.ndarray]:
@@ -102,7 +129,7 @@ def codes_of(network: StackedVAE, x: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 @torch.no_grad()
 def scores(network: StackedVAE, x: torch.Tensor) -> list[float]:
-    """Return the columns for test pictures."""
+    """Return the columns for pictures, all but the last one."""
     latent, generator = network.latent, torch.Generator().manual_seed(1)
     mean, z = codes_of(network, x)
     sparsity = HoyerSparsity(latent)
@@ -118,25 +145,35 @@ def scores(network: StackedVAE, x: torch.Tensor) -> list[float]:
     return [float(metric.compute()) for metric in (sparsity, likelihood, discrepancy)]
 
 
-def trained(folder: Path, name: str, epsilon: float | None, run: int) -> StackedVAE:
-    """Return the network of a variant, trained unless it was before."""
-    settings = [*(TWINS if epsilon is None else {**PRIVATE, CODES: _CODES})[name], f"seed={run}"]
+def moved(network: StackedVAE, run: int) -> float:
+    """Return how far the weights are from where they began, over the length at which they began."""
+    generator = torch.Generator().manual_seed(run)
+    first = StackedVAE(network.schema, 1, generator=generator, **network.settings)
+    began, ended = (torch.nn.utils.parameters_to_vector(each.parameters()) for each in (first, network))
+    return float((ended - began).norm() / began.norm())
+
+
+def trained(folder: Path, name: str, epsilon: float | None, run: int, more: Sequence[str] = ()) -> StackedVAE:
+    """Return the network of a variant, trained unless it was before; with more settings under a name of their own."""
+    settings = [*(TWINS if epsilon is None else {**PRIVATE, CODES: _CODES})[name], f"seed={run}", "rows=100", *more]
     if epsilon is not None:
         settings.append(f"privacy.epsilon={epsilon:g}")
-    words = name.replace(" ", "_").replace(",", "")
-    release = train(folder / f"{words}_{epsilon or 'off'}_{run}", settings) / "release"
-    return load_release(release, networks=[BatchNetwork]).mixture.network
+    words = re.sub(r"[^\w.]+", "_", " ".join([name, f"{epsilon or 'off'}", f"{run}", *more]))
+    release = train(folder / words, settings) / "release"
+    return load_release(release, networks=[WholeLotNetwork]).mixture.network
 
 
-def micro(x: torch.Tensor, run: int) -> StackedVAE:
-    """Return the network of micro aggregation: the paper's constants, no noise, no guarantee."""
-    schema = dataclasses.replace(public_set("fashion_mnist").schema, classes=0)
-    network = StackedVAE(
-        schema, 1, hidden=400, latent=50, prior={"kind": "sparse", "scale": 0.05},
-        likelihood="laplace", scale=0.1, generator=torch.Generator().manual_seed(run),
-    )  # fmt: skip
-    train_micro(network, x, batch=256, steps=2350, bound=2e-4, rate=1e-3, weight=100.0, seed=run)
-    return network
+def choose_rate(folder: Path, rates: Sequence[float], kept: Kept) -> None:
+    """Print the columns for training pictures, by a seed of their own, at each learning rate of the paper's SGD."""
+    x = pictures(False)[0][:10_000]
+    for name in ("PriVAE + MMD", "PriVAE"):
+        for rate in rates:
+
+            def score(name: str = name, rate: float = rate) -> list[float]:
+                return scores(trained(folder, name, 4.0, CHOICE, [f"model.lr={rate:g}"]), x)
+
+            found = kept.get({"variant": name, "rate": rate, "run": CHOICE}, score)
+            print(f"{name}, rate {rate:g}: {described(np.array([found]))}", flush=True)
 
 
 def classify(folder: Path, runs: int, kept: Kept) -> None:
@@ -164,41 +201,46 @@ def classify(folder: Path, runs: int, kept: Kept) -> None:
               f"{found.mean() / real:.3f} of that", flush=True)  # fmt: skip
 
 
+def described(rows: np.ndarray) -> str:
+    """Write the mean and spread of each column of rows (runs, columns)."""
+    means = zip(COLUMNS, rows.mean(axis=0), rows.std(axis=0), strict=False)
+    return ", ".join(f"{column} {mean:.4f} ({spread:.4f})" for column, mean, spread in means)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int)
     parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
-    parser.add_argument("--only", nargs="+", choices=[*PRIVATE, *TWINS, MICRO], default=[*PRIVATE, *TWINS, MICRO])
+    parser.add_argument("--only", nargs="+", choices=[*PRIVATE, *TWINS], default=[*PRIVATE, *TWINS])
+    parser.add_argument("--rates", type=float, nargs="+")
     parser.add_argument("--classify", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     asked.folder.mkdir(parents=True, exist_ok=True)
     kept = Kept(asked.folder / "privae_fashion.json")
     if asked.classify:
-        classify(asked.folder, asked.runs, kept)
+        classify(asked.folder, asked.runs or 3, kept)
+        return
+    if asked.rates:
+        choose_rate(asked.folder, asked.rates, kept)
         return
     x, _ = pictures(True)
     found: dict[str, dict[float | None, np.ndarray]] = {}
     for name in asked.only:
-        for epsilon in asked.epsilons if name in PRIVATE else [None]:
+        for epsilon in epsilons_of(name, asked.epsilons):
 
             def score(run: int, name: str = name, epsilon: float | None = epsilon) -> list[float]:
-                if name == MICRO:
-                    return scores(micro(pictures(False)[0], run), x)
-                return scores(trained(asked.folder, name, epsilon, run), x)
+                network = trained(asked.folder, name, epsilon, run)
+                return [*scores(network, x), moved(network, run)]
 
-            rows = [
+            rows = np.array([
                 kept.get({"variant": name, "epsilon": epsilon, "run": run}, lambda run=run, score=score: score(run))
-                for run in range(asked.runs)
-            ]  # fmt: skip
-            found.setdefault(name, {})[epsilon] = np.array(rows)
-            means = ", ".join(
-                f"{column} {mean:.4f} ({spread:.4f})"
-                for column, mean, spread in zip(COLUMNS, np.mean(rows, 0), np.std(rows, 0), strict=True)
-            )
-            print(f"{name}, epsilon {epsilon or 'off'}: {means}", flush=True)
-    for name in ("PriVAE", "best"):
+                for run in range(asked.runs or runs_of(name, epsilon))
+            ])  # fmt: skip
+            found.setdefault(name, {})[epsilon] = rows
+            print(f"{name}, epsilon {epsilon or 'off'}, {len(rows)} runs: {described(rows)}", flush=True)
+    for name in ("PriVAE", "convolutional", "tuned rate", "best"):
         for epsilon in found.get(name, {}):
             if f"{name} + MMD" in found:
                 gains = found[f"{name} + MMD"][epsilon][:, 0] - found[name][epsilon][:, 0]
