@@ -5,13 +5,13 @@ Let g_i be the gradient of the loss of record i, c that of the divergence of the
 * Batch: the mean of the losses and the divergence are one loss, and its gradient ``mean_i g_i + c`` is clipped at C.
 * Micro: ``1/L sum_i clip_C(g_i + c)``, equation (9), and this mean is clipped once more at C.
 
-Batch moves by 2 C, from -C u to C u, as a group does. Micro without its last clip moves its sum by (2 B - 1) C, in lots of at
-most B records: one record more turns c round, so that each of the B - 1 others moves by 2 C, and adds a gradient of its own.
-The paper says B C. Poisson lots have no largest B, and the B of a lot is private. A mean that is clipped at C is a vector
-within C with the record as without it, so that it moves by 2 C whatever the lot is. For lots of at most L the last clip changes
-nothing, and (2 B - 1) C / L is all but 2 C: noise is not wasted. No delta is lost, as by lots that are cut. So micro
-aggregation pays what batch aggregation pays, and both are released as one group (docs/guarantees/records.md, "Groups and
-several terms").
+Batch moves by 2 C, from -C u to C u, as a group does. Micro without its last clip moves its sum by (2 B - 1) C, in lots of
+at most B records: one record more turns c round, so that each of the B - 1 others moves by 2 C, and adds a gradient of its
+own. The paper says B C. Poisson lots have no largest B, and the B of a lot is private. A mean that is clipped at C is a
+vector within C with the record as without it, so that it moves by 2 C whatever the lot is. For lots of at most L the last
+clip changes nothing, and (2 B - 1) C / L is all but 2 C: hardly any noise is wasted. No delta is lost, as it is where lots
+are cut. So micro aggregation pays what batch aggregation pays, and both are released as one group
+(docs/guarantees/records.md, "Groups and several terms").
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class WholeLotVAE(VAE):
     """
 
     def __init__(
-        self, schema: Schema, account: Account, clipping: ClippingRule, *, aggregation: str, weight: float, prior_scale: float,
-        **given: Any,
+        self, schema: Schema, account: Account, clipping: ClippingRule, *, aggregation: str, weight: float,
+        prior_scale: float, **given: Any,
     ) -> None:  # fmt: skip
         if aggregation not in AGGREGATIONS:
             raise ValueError(f"aggregation={aggregation!r}: expected batch or micro")
@@ -83,7 +83,7 @@ class WholeLotVAE(VAE):
         return (PerSampleGradients(rows, checked_layers(network), 1, lot.draw, groups=1),)
 
     def divergence_gradient(self, lot: Lot, noise: Tensor) -> dict[torch.nn.Parameter, Tensor]:
-        """Return the gradient, with respect to each parameter, of the weighted discrepancy of a lot's codes from the prior."""
+        """Return the gradient for each parameter of the weighted discrepancy of a lot's codes from the prior."""
         network: StackedVAE = self.network
         draws = network.prior.draw(torch.randn(DRAWS, network.prior.noise, generator=self._public))
         parameters = list(network.parameters())
@@ -99,7 +99,7 @@ class WholeLotVAE(VAE):
 
 
 def clip_factors(own: PerSampleGradients, common: dict[torch.nn.Parameter, Tensor], rule: ClippingRule) -> Tensor:
-    """Return the factors (B,) in float64 that clip the sum of each record's own gradient and a common one, by a fixed bound."""
+    """Return the factors (B,) that clip the sum of each record's own gradient and a common one, by a fixed bound."""
     length = sum(g.double().square().sum() for g in common.values())
     squares = own.norms().double().square() + 2.0 * own.products(common) + length
     return rule.factors(squares.clamp(min=0.0).sqrt(), rule.known(0))

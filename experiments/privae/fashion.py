@@ -90,6 +90,18 @@ TWINS = {
     "best + MMD, not private": [*_BEST, *_OFF],
     "best, not private": [*without(_BEST), *_OFF],
 }
+# The rows of the picture, and its columns.
+ROWS = {
+    "The paper's method (runs of a point)": [
+        "PriVAE + MMD", "PriVAE", "micro aggregation", "batch aggregation", "convolutional + MMD", "convolutional",
+        "VAE + MMD", "VAE",
+    ],
+    "The same at a chosen learning rate, and the best forms": [
+        "tuned rate + MMD", "tuned rate", "best + MMD", "best", "best + MMD, not private", "best, not private",
+        "VAE + MMD", "VAE",
+    ],
+}  # fmt: skip
+DRAWN = COLUMNS[:3]
 # Codes for a classifier: a normal prior, and few long steps.
 CODES = "normal prior"
 _CODES = [
@@ -145,11 +157,12 @@ def scores(network: StackedVAE, x: torch.Tensor) -> list[float]:
     return [float(metric.compute()) for metric in (sparsity, likelihood, discrepancy)]
 
 
+@torch.no_grad()
 def moved(network: StackedVAE, run: int) -> float:
-    """Return how far the weights are from where they began, over the length at which they began."""
+    """Return how far the weights, biases aside, are from where they began, over the length that they had."""
     generator = torch.Generator().manual_seed(run)
     first = StackedVAE(network.schema, 1, generator=generator, **network.settings)
-    began, ended = (torch.nn.utils.parameters_to_vector(each.parameters()) for each in (first, network))
+    began, ended = (torch.cat([p.flatten() for p in of.parameters() if p.dim() > 2]) for of in (first, network))
     return float((ended - began).norm() / began.norm())
 
 
@@ -165,15 +178,14 @@ def trained(folder: Path, name: str, epsilon: float | None, run: int, more: Sequ
 
 def choose_rate(folder: Path, rates: Sequence[float], kept: Kept) -> None:
     """Print the columns for training pictures, by a seed of their own, at each learning rate of the paper's SGD."""
-    x = pictures(False)[0][:10_000]
-    for name in ("PriVAE + MMD", "PriVAE"):
-        for rate in rates:
+    x, name = pictures(False)[0][:10_000], "PriVAE + MMD"
+    for rate in rates:
 
-            def score(name: str = name, rate: float = rate) -> list[float]:
-                return scores(trained(folder, name, 4.0, CHOICE, [f"model.lr={rate:g}"]), x)
+        def score(rate: float = rate) -> list[float]:
+            return scores(trained(folder, name, 4.0, CHOICE, [f"model.lr={rate:g}"]), x)
 
-            found = kept.get({"variant": name, "rate": rate, "run": CHOICE}, score)
-            print(f"{name}, rate {rate:g}: {described(np.array([found]))}", flush=True)
+        found = kept.get({"variant": name, "rate": rate, "run": CHOICE}, score)
+        print(f"{name}, rate {rate:g}: {described(np.array([found]))}", flush=True)
 
 
 def classify(folder: Path, runs: int, kept: Kept) -> None:
@@ -252,22 +264,37 @@ def main() -> None:
 
 
 def draw(path: Path, found: dict[str, dict[float | None, np.ndarray]]) -> None:
-    """Draw the columns against epsilon, with the spread of runs as bands; what is not private is a level."""
-    figure, axes = plt.subplots(1, len(COLUMNS), figsize=(12.0, 3.8))
-    for column, (axis, title) in enumerate(zip(axes, COLUMNS, strict=True)):
-        for color, (name, rows) in zip(plt.get_cmap("tab10").colors, found.items(), strict=False):
-            mean, spread = (np.array([of(each[:, column]) for each in rows.values()]) for of in (np.mean, np.std))
-            if None in rows:
-                axis.axhline(mean[0], color=color, linestyle="--", linewidth=1.0, label=name)
-                continue
-            axis.plot(list(rows), mean, color=color, marker="o", markersize=3, label=name)
-            axis.fill_between(list(rows), mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0)
-        axis.set(title=title, xlabel="epsilon", xscale="log")
-        axis.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
-        axis.minorticks_off()
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=5, frameon=False, fontsize=8)
-    figure.tight_layout(rect=(0, 0.12, 1, 1))
+    """Draw the columns against epsilon: the paper's method above, other rates and forms below, and twins as levels in both.
+
+    Bands are the spread of runs, and a label says how many a point has.
+    """
+    figure, rows = plt.subplots(2, len(DRAWN), figsize=(12.0, 7.6))
+    colors = dict(zip(found, plt.get_cmap("tab20").colors, strict=False))
+    for axes, (_, names) in zip(rows, ROWS.items(), strict=True):
+        here = [name for name in names if name in found]
+        for column, (axis, title) in enumerate(zip(axes, DRAWN, strict=True)):
+            for place, name in enumerate(here):
+                points = found[name]
+                mean, spread = (np.array([of(each[:, column]) for each in points.values()]) for of in (np.mean, np.std))
+                runs = sorted({len(each) for each in points.values()})
+                label = f"{name} ({' to '.join(str(n) for n in sorted({runs[0], runs[-1]}))})"
+                if None in points:
+                    axis.axhline(mean[0], color=colors[name], linestyle="--", linewidth=1.0, label=label)
+                    continue
+                # Curves on one level stay apart.
+                x = np.array(list(points)) * 1.02 ** (place - len(here) / 2)
+                axis.plot(x, mean, color=colors[name], marker="osD^v"[place % 5], markersize=5, label=label)
+                axis.fill_between(x, mean - spread, mean + spread, color=colors[name], alpha=0.15, linewidth=0)
+            axis.set(title=title, xlabel="epsilon", xscale="log")
+            axis.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
+            axis.minorticks_off()
+            axis.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout(rect=(0, 0.05, 1, 0.97), h_pad=5.0)
+    for axes, title in zip(rows, ROWS, strict=True):
+        left, above, below = axes[0].get_position().x0, axes[0].get_position().y1, axes[0].get_position().y0
+        figure.text(left, above + 0.04, title, fontsize=11, weight="bold")
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, below - 0.055)}
+        figure.legend(*axes[0].get_legend_handles_labels(), **place, ncols=4, frameon=False, fontsize=8)
     figure.savefig(path, dpi=80)
 
 
