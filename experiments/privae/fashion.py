@@ -1,14 +1,16 @@
 """Figure 1 of PriVAE: sparsity of codes, likelihood, and distance of codes from a sparse prior, of Fashion-MNIST.
 
     python -m experiments.privae.fashion FOLDER [--runs 3] [--epsilons 1 2 4 8] [--only VARIANT ...]
+    python -m experiments.privae.fashion FOLDER --rates .03 .1 .3 1        scores of training pictures by learning rate
     python -m experiments.privae.fashion FOLDER --classify [--runs 3]      a forest on codes beside one on pictures
 
 Three numbers of the 10,000 test pictures: Hoyer sparsity of their mean codes, log likelihood by importance sampling (50
-draws, 500 pictures; a density in nats), and squared discrepancy of 1,000 codes from draws of the prior (Cauchy kernels).
-Faithful settings are conf/experiment/privae_fashion.yaml with the dense pair in place of the convolutional one, the best
-ones privae_fashion_best.yaml; the twins are the paper's own: Adam 5e-4, lots of 256. Batch and micro aggregation are in
-aggregations.py. A classifier learns from codes of real training pictures, by an encoder that never saw a label.
-Results are kept in FOLDER, and a picture is drawn there.
+draws, 500 pictures; a density in nats), and squared discrepancy of 1,000 codes from draws of the prior (Cauchy kernels). A
+fourth one is how far the weights moved in training. Faithful settings are conf/experiment/privae_fashion.yaml with the
+dense pair in place of the convolutional one, which has one budget and one run; a tuned rate differs from them in the
+learning rate alone; the best forms are privae_fashion_best.yaml; the twins are the paper's own: Adam 5e-4, lots of 256.
+Batch and micro aggregation are in aggregations.py. A classifier learns from codes of real training pictures, by an encoder
+that never saw a label. Results are kept in FOLDER, a cell a run, and a picture is drawn there.
 """
 
 from __future__ import annotations
