@@ -48,7 +48,7 @@ _CONV = ["experiment=privae_fashion"]
 _FAITHFUL = [*_CONV, "model.network=dense", "model.hidden=400", "model.filters=null", "model.centred=false"]
 _BEST = ["experiment=privae_fashion_best"]
 # Chosen with `--rates`, by the likelihood of training pictures.
-RATE = 0.1
+RATE = 10.0
 _TUNED = [*_FAITHFUL, f"model.lr={RATE:g}"]
 _TERMS = {
     "experiment=privae_fashion": ["divergence", "divergence_release", "divergence_weight", "kernel", "groups", "group_c"],
@@ -299,6 +299,7 @@ def draw(path: Path, found: dict[str, dict[float | None, np.ndarray]]) -> None:
                 axis.plot(x, mean, color=colors[name], marker="osD^v"[place % 5], markersize=5, label=label)
                 axis.fill_between(x, mean - spread, mean + spread, color=colors[name], alpha=0.15, linewidth=0)
             axis.set(title=title, xlabel="epsilon", xscale="log")
+            axis.set_xlim(0.85 * EPSILONS[0], EPSILONS[-1] / 0.85)
             axis.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
             axis.minorticks_off()
             axis.spines[["top", "right"]].set_visible(False)
