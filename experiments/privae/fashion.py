@@ -1,6 +1,6 @@
 """Figure 1 of PriVAE: sparsity of codes, likelihood, and distance of codes from a sparse prior, of Fashion-MNIST.
 
-    python -m experiments.privae.fashion FOLDER [--runs 10] [--epsilons 1 2 4 8] [--only VARIANT ...]
+    python -m experiments.privae.fashion FOLDER [--runs 10] [--epsilons 1 2 4 8] [--only VARIANT ...] [--kept]
     python -m experiments.privae.fashion FOLDER --rates .03 .1 .3 1        scores of training pictures by learning rate
     python -m experiments.privae.fashion FOLDER --classify [--runs 3]      a forest on codes beside one on pictures
 
@@ -10,8 +10,8 @@ fourth one is how far the weights moved in training. Faithful settings are conf/
 dense pair in place of the convolutional one, which has one budget and is asked for by name. A tuned rate differs from them
 in the learning rate alone. The best forms are privae_fashion_best.yaml, and the twins are the paper's own: Adam 5e-4, lots
 of 256. Batch and micro aggregation are in aggregations.py. A classifier learns from codes of real training pictures, by an
-encoder that never saw a label. Results are kept in FOLDER, a cell a run, and a picture is drawn there: without `--runs` of
-the runs that are kept, and of one where there are none.
+encoder that never saw a label. Results are kept in FOLDER, a cell a run, and a picture is drawn there; with `--kept` of all
+runs that are kept, and nothing is trained.
 """
 
 from __future__ import annotations
@@ -235,7 +235,8 @@ def described(rows: np.ndarray) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--runs", type=int)
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--kept", action="store_true", help="train nothing: draw the runs that are kept, how many they are")
     parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
     parser.add_argument("--only", nargs="+", choices=[*PRIVATE, *TWINS])
     parser.add_argument("--rates", type=float, nargs="+")
@@ -245,7 +246,7 @@ def main() -> None:
     asked.folder.mkdir(parents=True, exist_ok=True)
     kept = Kept(asked.folder / "privae_fashion.json")
     if asked.classify:
-        classify(asked.folder, asked.runs or 3, kept)
+        classify(asked.folder, asked.runs, kept)
         return
     if asked.rates:
         choose_rate(asked.folder, asked.rates, kept)
@@ -261,8 +262,10 @@ def main() -> None:
 
             rows = np.array([
                 kept.get(cell(name, epsilon, run), lambda run=run, score=score: score(run))
-                for run in range(asked.runs or max(runs_of(kept, name, epsilon), 1))
+                for run in range(runs_of(kept, name, epsilon) if asked.kept else asked.runs)
             ])  # fmt: skip
+            if not len(rows):
+                continue
             found.setdefault(name, {})[epsilon] = rows
             print(f"{name}, epsilon {epsilon or 'off'}, {len(rows)} runs: {described(rows)}", flush=True)
     for name in ("PriVAE", "convolutional", "tuned rate", "best"):

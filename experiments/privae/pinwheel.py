@@ -1,14 +1,14 @@
 """Figure 2 of PriVAE: the codes of four spirals, with a prior of four parts and KL of the codes from it, and without.
 
-    python -m experiments.privae.pinwheel FOLDER [--runs 10] [--only VARIANT ...]
+    python -m experiments.privae.pinwheel FOLDER [--runs 10] [--only VARIANT ...] [--kept]
 
 Points are simulated as in Johnson et al. (2016), by `data=pinwheel`: 400, a draw for each run, and those held out of it
 test. The settings are conf/experiment/privae_pinwheel.yaml and privae_pinwheel_best.yaml, which were chosen on other
 draws. Purity is the share of test points whose arm is the commonest among those with the same nearest centre of the
 prior, and beside it stands how many arms are the commonest of a centre. The error is the root mean squared distance of
 test points from their reconstructions. K-means of the points themselves is printed first. The picture shows points,
-reconstructions and codes of the first run. Results are kept in FOLDER: without `--runs` those that are kept are shown, and
-one run is trained where there are none.
+reconstructions and codes of the first run. Results are kept in FOLDER; with `--kept` all runs that are kept are shown, and
+nothing is trained.
 """
 
 from __future__ import annotations
@@ -135,7 +135,8 @@ def pictured(folder: Path, name: str) -> dict[str, list]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--runs", type=int)
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--kept", action="store_true", help="train nothing: show the runs that are kept, how many they are")
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -150,7 +151,9 @@ def main() -> None:
     print(f"untrained encoders: purity {np.mean(alone):.3f}, at most {np.max(alone):.3f}")
     for name in asked.only:
         there = next(run for run in itertools.count() if kept.look({"variant": name, "run": run}) is None)
-        runs = asked.runs or max(there, 1)
+        runs = there if asked.kept else asked.runs
+        if not runs:
+            continue
         found = np.array([
             kept.get({"variant": name, "run": run}, lambda name=name, run=run: scored(asked.folder, name, run))
             for run in range(runs)
@@ -164,7 +167,7 @@ def main() -> None:
     cells = {
         name: kept.get({"variant": name, "picture": 0}, lambda name=name: pictured(asked.folder, name))
         for name in asked.only
-        if "corners" not in name
+        if "corners" not in name and not (asked.kept and kept.look({"variant": name, "picture": 0}) is None)
     }
     draw(asked.folder / "privae_pinwheel.png", cells)
 

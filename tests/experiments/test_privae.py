@@ -167,12 +167,13 @@ def test_figure_1_is_drawn_from_its_cells(monkeypatch, tmp_path, figures):
                 monkeypatch.delitem(forms, name)
             else:
                 monkeypatch.setitem(forms, name, [*forms[name], *SHORT])
-    monkeypatch.setattr(sys, "argv", ["fashion", str(tmp_path), "--runs", "1", "--epsilons", "4", "8"])
+    monkeypatch.setattr(sys, "argv", ["fashion", str(tmp_path), "--epsilons", "4", "8"])
     privae_fashion.main()
     kept = json.loads((tmp_path / "privae_fashion.json").read_text())
     assert len(kept) == 2 * len(privae_fashion.PRIVATE) + len(privae_fashion.TWINS)
     assert all(np.isfinite(row).all() and len(row) == len(privae_fashion.COLUMNS) for row in kept.values())
     monkeypatch.setattr(privae_fashion, "trained", lambda *_: pytest.fail("a cell is computed again"))
+    monkeypatch.setattr(sys, "argv", ["fashion", str(tmp_path), "--kept"])
     privae_fashion.main()
     above = figures[-1].axes[0]
     curve = {line.get_label(): line for line in above.lines}["micro aggregation (1)"]
@@ -200,11 +201,12 @@ def test_weights_that_stay_have_not_moved(tmp_path, monkeypatch):
 def test_figure_2_is_drawn_from_its_cells(monkeypatch, tmp_path, figures):
     for name in list(pinwheel.VARIANTS):
         monkeypatch.setitem(pinwheel.VARIANTS, name, [*pinwheel.VARIANTS[name], "model.steps=2", "trainer.accelerator=cpu"])
-    monkeypatch.setattr(sys, "argv", ["pinwheel", str(tmp_path), "--runs", "1"])
+    monkeypatch.setattr(sys, "argv", ["pinwheel", str(tmp_path)])
     pinwheel.main()
     kept = json.loads((tmp_path / "privae_pinwheel.json").read_text())
     shown = [name for name in pinwheel.VARIANTS if "corners" not in name]
     assert len(kept) == len(pinwheel.VARIANTS) + len(shown)
     monkeypatch.setattr(pinwheel, "trained", lambda *_: pytest.fail("a cell is computed again"))
+    monkeypatch.setattr(sys, "argv", ["pinwheel", str(tmp_path), "--kept"])
     pinwheel.main()
     assert [axis.get_title() for axis in figures[-1].axes[: len(shown)]] == shown
