@@ -126,10 +126,10 @@ def scored(folder: Path, name: str, run: int) -> list[float]:
     return [pure, seen, float(np.sqrt(np.square(points - made).sum(axis=1).mean()))]
 
 
-def pictured(folder: Path, name: str) -> dict[str, list]:
-    """Return codes and reconstructions of the test points by the first run of a variant."""
+def pictured(folder: Path, name: str) -> dict[str, str]:
+    """Return codes and reconstructions of the test points by the first run of a variant, as text, which is short."""
     _, _, codes, made = codes_of(trained(folder, name, 0), 0, 0)
-    return {"codes": codes.round(3).tolist(), "made": made.round(3).tolist()}
+    return {name: " ".join(f"{x:.2f}" for x in numbers.ravel()) for name, numbers in (("codes", codes), ("made", made))}
 
 
 def main() -> None:
@@ -172,12 +172,12 @@ def main() -> None:
     draw(asked.folder / "privae_pinwheel.png", cells)
 
 
-def draw(path: Path, cells: Mapping[str, Mapping[str, list]]) -> None:
+def draw(path: Path, cells: Mapping[str, Mapping[str, str]]) -> None:
     """Draw points, reconstructions and codes of the first run of each variant."""
     points, arms = held_out(0)
     figure, axes = plt.subplots(2, len(cells), figsize=(2.6 * len(cells), 5.2), squeeze=False)
     for (above, below), (name, cell) in zip(axes.T, cells.items(), strict=True):
-        codes, made = np.array(cell["codes"]), np.array(cell["made"])
+        codes, made = (np.array(cell[what].split(), float).reshape(-1, 2) for what in ("codes", "made"))
         above.scatter(*points.T, s=3, color="#c0392b", label="points")
         above.scatter(*made.T, s=3, color="#e0b000", label="reconstructions")
         above.set_title(name, fontsize=9)
