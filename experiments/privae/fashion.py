@@ -86,10 +86,10 @@ PRIVATE = {
     "convolutional": without(_CONV),
     "tuned rate + MMD": _TUNED,
     "tuned rate": without(_TUNED),
-    # The noise of the term, and nothing of its gradient.
-    "tuned rate, noise of MMD": [*_TUNED, "model.divergence_weight=1e-6"],
     "best + MMD": _BEST,
     "best": without(_BEST),
+    # The noise of the term, and nothing of its gradient.
+    "tuned rate, noise of MMD": [*_TUNED, "model.divergence_weight=1e-6"],
 }
 TWINS = {
     "VAE + MMD": [*_FAITHFUL, *_TWIN],
@@ -290,7 +290,9 @@ def draw(path: Path, found: dict[str, dict[float | None, np.ndarray]]) -> None:
     Bands are the spread of runs, and a label says how many a point has.
     """
     figure, rows = plt.subplots(2, len(DRAWN), figsize=(12.0, 7.6))
-    colors = dict(zip(found, plt.get_cmap("tab20").colors, strict=False))
+    # Two shades of one color for a form with its term and without.
+    pairs = sorted(found, key=lambda name: name == "tuned rate, noise of MMD")
+    colors = dict(zip(pairs, plt.get_cmap("tab20").colors, strict=False))
     for axes, (_, names) in zip(rows, ROWS.items(), strict=True):
         here = [name for name in names if name in found]
         for column, (axis, title) in enumerate(zip(axes, DRAWN, strict=True)):
@@ -303,7 +305,7 @@ def draw(path: Path, found: dict[str, dict[float | None, np.ndarray]]) -> None:
                     axis.axhline(mean[0], color=colors[name], linestyle="--", linewidth=1.0, label=label)
                     continue
                 # Curves on one level stay apart.
-                x = np.array(list(points)) * 1.03 ** (place - len(here) / 2)
+                x = np.array(list(points)) * 1.015 ** (place - len(here) / 2)
                 axis.plot(x, mean, color=colors[name], marker="osD^v"[place % 5], markersize=5, label=label)
                 axis.fill_between(x, mean - spread, mean + spread, color=colors[name], alpha=0.15, linewidth=0)
             axis.set(title=title, xlabel="epsilon", xscale="log")
@@ -316,7 +318,7 @@ def draw(path: Path, found: dict[str, dict[float | None, np.ndarray]]) -> None:
         left, above, below = axes[0].get_position().x0, axes[0].get_position().y1, axes[0].get_position().y0
         figure.text(left, above + 0.04, title, fontsize=11, weight="bold")
         place = {"loc": "upper center", "bbox_to_anchor": (0.5, below - 0.055)}
-        figure.legend(*axes[0].get_legend_handles_labels(), **place, ncols=4, frameon=False, fontsize=8)
+        figure.legend(*axes[0].get_legend_handles_labels(), **place, ncols=5, frameon=False, fontsize=8)
     figure.savefig(path, dpi=80)
 
 
