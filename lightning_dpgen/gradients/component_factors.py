@@ -56,6 +56,10 @@ class OneComponent(GradientFactors):
             out[start:end, c] = dense[start:end]
         return out
 
+    def project(self, onto: Tensor) -> Tensor:
+        cuts = enumerate(itertools.pairwise(self.offsets))
+        return torch.cat([self.single.mapped(lambda x, s=s, e=e: x[s:e]).project(onto[c]) for c, (s, e) in cuts])
+
 
 @dataclass
 class OneComponentMixed(GradientFactors):

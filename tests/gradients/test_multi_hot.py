@@ -66,6 +66,7 @@ def test_gradients_are_those_of_the_records_written_out(groups, k, offsets, fixe
         torch.testing.assert_close(*(factors.materialise() for factors in each))
         torch.testing.assert_close(*(factors.norms() for factors in each))
         torch.testing.assert_close(*(factors.project(p.detach()) for factors in each))
+        torch.testing.assert_close(each[1].project(p.detach()), each[1].materialise().flatten(1) @ p.detach().flatten())
         sums = []
         for factors in each:
             out = torch.ones_like(p)
