@@ -147,7 +147,8 @@ def make_sp500() -> PublicSet:
     """Return prices of stocks: a record is 30 consecutive trading days of one company, the reading of a day the mean of its
     highest and lowest price, over that of the first of these days.
 
-    The windows begin at every 30th trading day of the file, for all companies, so that no record moves another one.
+    The windows begin at every 30th trading day of the file, for all companies. These days are taken as public and fixed,
+    since the exchange sets them.
     """
 
     def read(files: list[Path], schema: Schema, held_out: bool) -> Reading:

@@ -17,7 +17,16 @@ import torch
 from torch import Tensor
 
 from lightning_dpgen.gradients import kernels
-from lightning_dpgen.gradients.products import ROUNDING, WEIGHTED, accumulation, add_weighted, inner_products, multiply
+from lightning_dpgen.gradients.products import (
+    ROUNDING,
+    WEIGHTED,
+    accumulation,
+    add_product,
+    add_weighted,
+    inner_products,
+    multiply,
+    summation,
+)
 
 # The size of a number below which its square may vanish in float32, and in float64.
 VANISHING, _VANISHING_DOUBLE = 1.1e-19, 1.6e-162
@@ -218,7 +227,7 @@ class RankOne(GradientFactors):
         else:
             b = b * _as(weights, b.dtype)[:, None]
         matrix = out.view(self.shape)
-        torch.addmm(matrix, _as(a, out.dtype).T, _as(b, out.dtype), beta=float(add), out=matrix)
+        add_product(_as(a, out.dtype), _as(b, out.dtype), matrix, add=add)
 
     def materialise(self) -> Tensor:
         left = _full(self.left)
@@ -526,7 +535,7 @@ def summing(products: int, like: Tensor, *, narrow: bool) -> float:
     """
     if like.dtype not in _IN_FLOAT32:
         return 0.0
-    return products * ROUNDING if narrow else SUMMED * accumulation(products, like.device)
+    return products * ROUNDING if narrow else SUMMED * summation(products, like.device)
 
 
 def _row_lengths(x: Tensor) -> Tensor:

@@ -27,6 +27,9 @@ ROUNDING = 2.0**-24
 WEIGHTED = 2.0**-17 + 2.0**-23
 # Products that are added up at a time. Longer sums are sums of such sums, whose rounding grows with the number of these.
 _AT_ONCE = {"cpu": 256, "cuda": 128}
+# Rows of two factors that a processor multiplies into one sum at a time, and such sums that it adds up at a time. Libraries
+# may add the rows one after the other.
+_ROWS = 1024
 # Units of `ROUNDING` that an addition may take. Tensor cores cut off: they take 4 to 16 products at a time, cut each below
 # the last bit of the largest, and cut the sum once more.
 _UNITS = {"cpu": 1.0, "cuda": 2.0}
@@ -46,6 +49,34 @@ def accumulation(width: int, device: torch.device) -> float:
     """
     at_once = _AT_ONCE.get(device.type, 128)
     return (min(width, at_once) + math.ceil(width / at_once)) * _UNITS.get(device.type, 2.0) * ROUNDING
+
+
+def summation(products: int, device: torch.device) -> float:
+    """Return the greatest error of a sum of outer products by `add_product`, as a part of the sum of their lengths.
+
+    On a processor a product is in at most `_ROWS` additions of rows and as many of sums, and in no more than there are
+    products. On other devices libraries are taken to add up rows in blocks, as `inner_products` does.
+
+    Args:
+        products: those of one record, group or person, wherever their rows are.
+        device: where they are added up.
+    """
+    return min(products + 1, 2 * _ROWS) * ROUNDING if device.type == "cpu" else accumulation(products, device)
+
+
+def add_product(a: Tensor, b: Tensor, out: Tensor, *, add: bool) -> None:
+    """Write ``a^T b`` into a matrix (o, n), or add it, of rows (R, o) and (R, n) of its type; it errs by `summation`."""
+    rows = len(a)
+    if rows <= _ROWS or a.device.type != "cpu":
+        torch.addmm(out, a.T, b, beta=float(add), out=out)
+        return
+    size = _ROWS if rows <= _ROWS**2 else _ROWS**2
+    for start in range(0, rows, size):
+        part = torch.empty_like(out) if add else out
+        add_product(a[start : start + size], b[start : start + size], part, add=False)
+        if add:
+            out.add_(part)
+        add = True
 
 
 def inner_products(a: Tensor, b: Tensor) -> Tensor:
@@ -105,7 +136,7 @@ def add_weighted(a: Tensor, b: Tensor, weights: Tensor, out: Tensor, *, add: boo
                 product = torch.mm(left.T, right, out_dtype=torch.float32)
                 out.add_(product) if add else out.copy_(product)
             else:
-                torch.addmm(out, _as(left, out.dtype).T, _as(right, out.dtype), beta=float(add), out=out)
+                add_product(_as(left, out.dtype), _as(right, out.dtype), out, add=add)
             add = True
 
 

@@ -101,7 +101,7 @@ def compose(words: Sequence[str], name: str, files: OwnFiles) -> Composed:
             if override.is_sweep_override():
                 raise _several_values(word)
         composed = _compose_groups(name, tuple(word for word in words if _picks(word, groups)), files)
-        values = _with_own_of_model(copy.deepcopy(composed.values))
+        values = _with_own_of_model(copy.deepcopy(composed.values), groups)
         # Hydra's own order: all groups are picked first, and then each setting is set.
         for override in parsed:
             if override.is_force_add():
@@ -164,11 +164,28 @@ def _compose_groups(name: str, picks: tuple[str, ...], files: OwnFiles) -> Compo
     return Composed(values, values.pop("hydra"), frozenset(defaults.overrides.override_choices))
 
 
-def _with_own_of_model(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values where the chosen model has what an experiment sets for it, and no other model has anything."""
-    own = values.pop(BY_MODEL, None)
-    if isinstance(own, dict) and isinstance(model := values.get("model"), dict):
-        _put(values, ["model"], own.get(model.get("name")) or {})
+def _with_own_of_model(values: dict[str, Any], groups: Mapping[str, tuple[str, ...]]) -> dict[str, Any]:
+    """Return values where the chosen model has what an experiment sets for it, and no other model has anything.
+
+    Raises:
+        UsageError: for a model that is not there, settings that are none, and another model in place of the chosen one.
+    """
+    own, model = values.pop(BY_MODEL, None), values.get("model")
+    if own is None:
+        return values
+    if not isinstance(own, dict):
+        raise UsageError(
+            f"{BY_MODEL}={own}: expected settings below names of models, as in {BY_MODEL}: {{vae: {{steps: 100}}}}"
+        )
+    for name, settings in own.items():
+        if name not in groups.get("model", ()):
+            raise UsageError(f"{BY_MODEL}.{name}: expected one of {', '.join(sorted(groups.get('model', ())))}")
+        if not isinstance(settings, dict):
+            raise UsageError(f"{BY_MODEL}.{name}={settings}: expected settings of that model, as in {{steps: 100}}")
+        if fixed := {"name", "_target_"} & set(settings):
+            raise UsageError(f"{BY_MODEL}.{name}.{min(fixed)}: the model is chosen by model=...; leave it out")
+    if isinstance(model, dict) and isinstance(chosen := model.get("name"), str):
+        _put(values, ["model"], own.get(chosen, {}))
     return values
 
 

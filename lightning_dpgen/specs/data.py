@@ -124,6 +124,14 @@ class _Simulated(DataSpec):
         0, ge=0, lt=DRAWS,
     )  # fmt: skip
 
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if self.n_share is not None:
+            raise UsageError(
+                f"data.n_share={self.n_share:g}: how many records are simulated is public, and nothing is bought for it; "
+                "give data.n"
+            )
+
 
 class PublicPicturesSpec(DataSpec):
     """A public set of pictures."""

@@ -60,7 +60,7 @@ BAD = {
     "layers of convolutions": (["model.network=conv", "model.layers=2"], "model.network=conv with model.layers=2"),
     "a width of convolutions": (["model.network=conv", "model.hidden=9"], "model.hidden=9 with model.network=conv"),
     "no layers": (["model.layers=0"], "model.layers=0"),
-    "no such network": (["model.network=deep"], "model.network=deep: expected one of dense, conv"),
+    "no such network": (["model.network=deep"], "model.network=deep: expected one of dense, waves, conv"),
     "pictures of another size": (
         ["data=images", "data.path=x.npz", "data.n=5000", "data.height=6", "data.width=6", "model.network=conv"],
         "multiples of 4",

@@ -167,3 +167,8 @@ def test_months_of_stocks_are_those_of_one_company_each(tmp_path, monkeypatch):
     file.write_text("day,price\n1,2\n")
     with pytest.raises(BadRecords, match=r"all_stocks_5yr.csv is not the file of S&P 500"):
         load_public_set("sp500")
+
+
+def test_the_number_of_simulated_records_is_not_bought():
+    with pytest.raises(UsageError, match=r"data.n_share=0.1: how many records are simulated is public"):
+        load_complete_settings(["data=pinwheel", "data.n=null", "data.n_share=0.1"])

@@ -1,5 +1,6 @@
 """Words of a command line: what is typed is what is set, and what is written is read back."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -132,6 +133,25 @@ def test_the_chosen_model_alone_gets_what_an_experiment_sets_for_it(words, model
     for typed in (["experiment=both", *words], [*words, "experiment=both"]):
         values = compose(typed, "config", OwnFiles((str(tmp_path),))).values
         assert values["model"] == model and "by_model" not in values
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    {
+        "{wgna: {steps: 7}}": "by_model.wgna: expected one of",
+        "wgan": "by_model=wgan: expected settings below names of models",
+        "[wgan]": "expected settings below names of models",
+        "{rbm: hello}": "by_model.rbm=hello: expected settings of that model",
+        "{rbm: {name: vae, steps: 7}}": "by_model.rbm.name: the model is chosen by model=",
+    }.items(),
+    ids=str,
+)
+def test_settings_of_each_model_are_checked(wrong, said, tmp_path):
+    (tmp_path / "experiment").mkdir()
+    text = BY_MODEL.replace("{vae: {latent: 2, hidden: 5}, rbm: {hidden: 9, steps: 8}}", wrong)
+    (tmp_path / "experiment/both.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=re.escape(said)):
+        compose(["experiment=both"], "config", OwnFiles((str(tmp_path),)))
 
 
 def test_settings_of_each_model_are_no_words():
