@@ -35,6 +35,7 @@ from experiments.common.pictures import save_picture
 from experiments.dpgm.baselines import BY_SIZE, Budget, rivals
 from experiments.dpgm.mwem import over_baskets, over_visits
 from lightning_dpgen.common.strict_json import read_json
+from lightning_dpgen.data.baskets.schema import BasketSchema
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.data.simulated.baskets import WORLDS
 from lightning_dpgen.metrics.baskets import QUERIES, SANITY, CountingQueryError, queries_together, uniform_queries
@@ -74,14 +75,24 @@ class Asked:
 
 
 class Data:
-    """So many baskets of a simulated set, which are not drawn before they are asked for."""
+    """Baskets that queries are asked of, which are not read before they are asked for.
 
-    def __init__(self, name: str, records: int | None) -> None:
-        self.name, self.n, self.schema = name, records or WORLDS[name].records, public_set(name).schema
+    Args:
+        read: the function that reads them, or draws them.
+    """
+
+    def __init__(self, name: str, schema: BasketSchema, n: int, read: Callable[[], scipy.sparse.csr_array]) -> None:
+        self.name, self.schema, self.n, self._read = name, schema, n, read
+
+    @classmethod
+    def simulated(cls, name: str, records: int | None = None) -> Data:
+        """Return so many baskets of a simulated set; None stands for as many as the paper has."""
+        n = records or WORLDS[name].records
+        return cls(name, public_set(name).schema, n, lambda: load_public_set(name, n=n).encoded.units)
 
     @cached_property
     def baskets(self) -> scipy.sparse.csr_array:
-        return load_public_set(self.name, n=self.n).encoded.units
+        return self._read()
 
     def asked(self, seed: int) -> Asked:
         random, largest = np.random.default_rng([seed, 2]), self.schema.max_items
@@ -249,7 +260,7 @@ def main(arguments: list[str] | None = None) -> None:
     if asked.seeds < 1:
         parser.error(f"--seeds {asked.seeds}: expected 1 or more")
     torch.set_num_threads(1)
-    data = Data(asked.name, asked.records)
+    data = Data.simulated(asked.name, asked.records)
     stem = f"dpgm_queries_{asked.name}" + (f"_{data.n}" if data.n != WORLDS[asked.name].records else "")
     asked.folder.mkdir(parents=True, exist_ok=True)
     kept = Kept(asked.folder / f"{stem}.json")

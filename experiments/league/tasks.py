@@ -180,9 +180,7 @@ class Baskets(Task):
 @lru_cache(maxsize=8)
 def _asked(data: Data, run: int) -> CountingQueryError:
     """Return the queries of a run, with the real answers."""
-    metric = CountingQueryError(data.queries(run))
-    metric.update(data.baskets, real=True)
-    return metric
+    return data.asked(run).metric
 
 
 class Transit(Baskets):
@@ -206,7 +204,8 @@ class WebView(Baskets):
     @cached_property
     def real_baskets(self) -> Data:
         schema = BasketSchema(public_set("bms_webview1").schema.items, self.max_items)
-        return Data(schema, read_baskets(find_public_set("bms_webview1")[0], schema).encoded.units)
+        (path,) = find_public_set("bms_webview1")
+        return Data("bms_webview1", schema, self.n, lambda: read_baskets(path, schema).encoded.units)
 
     def settings(self, run: int) -> list[str]:
         (path,), items = find_public_set("bms_webview1"), self.folder / "BMS1.items.txt"

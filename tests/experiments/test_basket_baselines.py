@@ -130,7 +130,7 @@ def test_a_table_is_made_and_goes_on(tmp_path, baskets, monkeypatch, capsys, fig
     made = rivals(57, 1.0)["random half of the data, not private"](baskets, 57, Budget(1.0, 1e-5, 0))
     metric.update(made, real=False)
     expected = metric.errors()
-    data = counting_queries.Data("transit", N)
+    data = counting_queries.Data.simulated("transit", N)
     kept = counting_queries.Kept(tmp_path / f"dpgm_queries_transit_{N}.json")
     rows = counting_queries.baseline_rows(data, 1.0)
     (found,) = counting_queries.errors(data, [row for row in rows if row.name.startswith("random half")], 0, kept)
