@@ -52,9 +52,9 @@ TARGET = "_target_"
 BY_MODEL = "by_model"
 # Hydra writes these of its own settings itself.
 _NOT_SET = ("hydra.runtime.", "hydra.overrides.", "hydra.job.config_name", "hydra.job.override_dirname", "hydra.searchpath")
-# A reference to another setting by its name alone: OmegaConf's grammar has braces within braces, in which resolvers hide.
 # Hydra's words about a group that only a plus adds.
 _UNLISTED = re.compile(r"Could not override '([^']+)'\. No match in the defaults list\. .* use \+(\S+)$")
+# A reference to another setting by its name alone: OmegaConf's grammar has braces within braces, in which resolvers hide.
 _REFERENCE = re.compile(r"\$\{\.*[A-Za-z_][\w.]*\}", re.ASCII)
 
 

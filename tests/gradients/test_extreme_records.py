@@ -257,6 +257,29 @@ def test_a_person_of_many_records_adds_no_more_than_the_bound(count, shape, kind
             assert float(out.double().norm()) <= bound
 
 
+@pytest.mark.parametrize("rows", [1024, 10**6])
+def test_rows_that_a_library_adds_one_after_the_other_add_no_more_than_the_bound(rows, monkeypatch):
+    """For any processor; the bound is exceeded if such a library is given all rows at a time."""
+
+    def one_by_one(matrix, left, right, *, beta, out):
+        total = beta * matrix if beta else torch.zeros_like(matrix)
+        for row in range(len(right)):
+            total += left[:, row, None] * right[row]
+        return out.copy_(total)
+
+    monkeypatch.setattr(products, "_ROWS", rows)
+    monkeypatch.setattr(
+        "lightning_dpgen.gradients.factors.summation", lambda count, device: min(count + 1, 2048) * products.ROUNDING
+    )
+    monkeypatch.setattr(torch, "addmm", one_by_one)
+    count = 8192
+    left, right = torch.full((count, 2), 2.0**-24 * (1 + 2.0**-10)), torch.ones(count, 2)
+    left[0] = 1.0
+    factors, groups = RankOne(left, right, (2, 2)), Groups(torch.zeros(count, dtype=torch.int64), 1, most=count)
+    bound = 0.5 * float(groups.of(factors).norms()[0])
+    assert (_contribution(factors, bound, 1.0, groups) <= 1.0) == (rows == 1024)
+
+
 def test_squares_that_vanish_in_float64_leave_no_norm_of_zero():
     tiny, huge = (
         torch.full((1, 1, 1000), 1.4e-162, dtype=torch.float64),
