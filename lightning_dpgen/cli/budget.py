@@ -9,7 +9,6 @@ from lightning_dpgen.cli.arguments import VERBOSE_HELP, loading
 from lightning_dpgen.cli.hydra_flags import CommandLine, read_command_line
 from lightning_dpgen.common.plain_text import align_columns
 from lightning_dpgen.privacy.accounting.epsilon_range import caution
-from lightning_dpgen.specs.groups import ProjectSpec
 from lightning_dpgen.specs.plain_words import plain_words
 from lightning_dpgen.specs.run import (
     RunSpec,
@@ -22,8 +21,8 @@ from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.specs.words import asks_for_selection
 
 if TYPE_CHECKING:
-    from lightning_dpgen.privacy.plan import Plan
     from lightning_dpgen.projection.choice import Option
+    from lightning_dpgen.specs.groups import ProjectSpec
     from lightning_dpgen.specs.projection_settings import ProjectionSettings
 
 HELP = """usage: dpgen budget [NAME=VALUE ...]
@@ -56,70 +55,38 @@ def run(argv: Sequence[str]) -> int:
 def _print_run(spec: RunSpec) -> int:
     """Print the budget of a training."""
     with loading():
-        from lightning_dpgen.runs.memory import fit_memory_line
-        from lightning_dpgen.runs.reporter import warn
-        from lightning_dpgen.runs.table import answers_table, budget_table, decay_line, terms_table
-        from lightning_dpgen.runs.warnings import lost_histories_warning, plan_warnings, seed_warning
-        from lightning_dpgen.specs.settings import complete_declared_settings
-    settings = complete_declared_settings(spec)
-    plan = settings.plan()
-    of_settings = (seed_warning(settings.spec.debug.private_seed), lost_histories_warning(settings.spec))
-    for text in (*of_settings, *plan_warnings(settings, plan)):
-        warn(text)
-    if settings.choice_reason is not None:
-        print(settings.choice_reason)
-    if settings.initial is not None:
-        print(settings.initial.line)
-    print(budget_table(plan, of_person=settings.spec.protects_persons))
-    tables = decay_line(settings.clipping, plan), terms_table(settings, plan), answers_table(settings, plan)
-    crossings = getattr(None if settings.trains_network else settings.recipe, "crossings_line", None)
-    for line in (crossings, *tables, fit_memory_line(settings)):
-        if line is not None:
-            print(line)
-    if settings.parts and settings.spec.data.asked_sets:
-        print("the number of cells follows from what a first pass finds, and may differ")
-    _print_study(settings.spec, plan, settings.n)
+        from lightning_dpgen.runs.budget import tell_budget
+        from lightning_dpgen.runs.reporter import TerminalReporter
+    tell_budget(spec, TerminalReporter())
     return 0
 
 
 def _print_selection(line: CommandLine) -> int:
     """Print the budget of a selection."""
     with loading():
+        from lightning_dpgen.runs.budget import tell_study
         from lightning_dpgen.runs.candidates import read_candidates
         from lightning_dpgen.runs.reporter import TerminalReporter
-    candidates = read_candidates(line.words, TerminalReporter(), line.files)
+    reporter = TerminalReporter()
+    candidates = read_candidates(line.words, reporter, line.files)
     print(candidates.table())
-    _print_study(candidates.settings[0].spec, candidates.plan, candidates.settings[0].n)
+    tell_study(candidates.settings[0].spec, candidates.plan, candidates.settings[0].n, reporter)
     return 0
 
 
 def _print_projection(spec: ProjectSpec) -> int:
     """Print the budget of a projection, and its options."""
     with loading():
-        from lightning_dpgen.runs.reporter import warn
+        from lightning_dpgen.runs.budget import tell_study
+        from lightning_dpgen.runs.reporter import TerminalReporter
         from lightning_dpgen.specs.projection_settings import complete_projection
     if (d := spec.data.d) is None:
         raise UsageError("data.d=null: the budget is computed without reading the rows; declare how many columns they have")
-    projection = complete_projection(spec, d)
-    warn(caution(spec.privacy.epsilon) if projection.private else None)
+    projection, reporter = complete_projection(spec, d), TerminalReporter()
+    reporter.warn(caution(spec.privacy.epsilon) if projection.private else None)
     print(_projection_table(projection))
-    _print_study(spec, projection.plan(), spec.data.n)
+    tell_study(spec, projection.plan(), spec.data.n, reporter)
     return 0
-
-
-def _print_study(spec: RunSpec | ProjectSpec, plan: Plan, n: int | None) -> None:
-    from lightning_dpgen.runs.reporter import warn
-    from lightning_dpgen.runs.studies import check_study, first_total, spent_so_far, study_delta_warning, study_of
-
-    if (study := study_of(spec.privacy, n, begin=False)) is not None:
-        warn(study_delta_warning(study, n))
-        print(spent_so_far(study))
-        print(check_study(study, plan))
-    elif spec.privacy.study is not None:
-        print(f"study {spec.privacy.study}: not begun; its first run begins it")
-        if (texts := first_total(spec.privacy, plan, n)) is not None:
-            warn(texts[0])
-            print(texts[1])
 
 
 def _projection_table(settings: ProjectionSettings) -> str:

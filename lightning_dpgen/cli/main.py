@@ -41,6 +41,7 @@ COMMANDS = {
     "predict": "write the labels of records by a release's classifier (the result is private)",
     "encode": "write the codes of real records by a release's encoder (the result is private)",
     "evaluate": "compare a release with real data (the result is private)",
+    "studio": "open the way from a file to a release in a browser, on this machine alone",
     "completion": "print a script that completes commands, settings and their values in bash, zsh or fish",
 }
 # Mistakes of users, each with the module of its class, which whatever has raised it has imported.

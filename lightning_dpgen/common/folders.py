@@ -62,6 +62,24 @@ def read_plain(path: Path, most: int) -> bytes:
         os.close(descriptor)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that its owner alone may read, whole or not at all.
+
+    Raises:
+        OSError: if it cannot be written; what was there stays.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with open(part, "w", encoding="utf-8", opener=owner_only) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make a new name in a folder durable; a system that cannot open folders does so by itself."""
     try:

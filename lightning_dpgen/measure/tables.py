@@ -199,6 +199,25 @@ class TableRecipe(Recipe):
         """Return the standard deviation of the noise of a count of the sets that are asked for."""
         return self._deviation(plan, ASKED)
 
+    def errors_of_counts(self, plan: Plan) -> list[tuple[list[str], int, float]]:
+        """Return the smallest and the largest table of one column, and of two, with the noise of their counts.
+
+        Returns:
+            The names of the columns, the number of cells, and the standard deviation of the noise of a count, that of all
+            labels together.
+        """
+        names, found = list(self.schema.choices), []
+        for name in ("singles", "pairs"):
+            if name not in self.tables:
+                continue
+            # A table that is measured for each label has the label in front, which adds its noise up and no choice.
+            own = {groups[-1:] if name == "singles" else groups[-2:] for groups in self.tables[name].tables}
+            cells = {groups: math.prod(self.schema.layout.groups[group] for group in groups) for groups in sorted(own)}
+            deviation = math.sqrt(self._labels) * self._deviation(plan, name)
+            for groups in dict.fromkeys((min(cells, key=cells.__getitem__), max(cells, key=cells.__getitem__))):
+                found.append(([names[group] for group in groups], cells[groups], deviation))
+        return found
+
     def _warning_of_asked(self, plan: Plan) -> str | None:
         deviation = self.deviation_of_asked(plan) if self.asked else 0.0
         counted, names = zip(self.asked, self.cells_asked, strict=True), list(self.schema.choices)

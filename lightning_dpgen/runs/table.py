@@ -126,6 +126,23 @@ def terms_table(settings: Settings, plan: Plan) -> str | None:
     return "\n".join(["", align_columns(rows), f"{noise}; of records alone {multiplier * parts[0]:.3g}"])
 
 
+def errors_table(settings: Settings, plan: Plan) -> str | None:
+    """Return what noise does to the counts of columns and of pairs, as text; None where no such counts are measured.
+
+    A distance is the expected one of noisy shares from those of the records (total variation), which half the mean absolute
+    error of a count makes in each cell. The fit to all tables together lowers it, and bins coarser than the values add to
+    what a reader sees.
+    """
+    expected = getattr(None if settings.trains_network else settings.recipe, "errors_of_counts", None)
+    if expected is None or not plan.private:
+        return None
+    n, rows = settings.n, [("counts of", "cells", "records in a cell, on average", "noise of a count", "distance, at most")]
+    for names, cells, deviation in expected(plan):
+        distance = min(1.0, cells * deviation / (n * math.sqrt(2.0 * math.pi)))
+        rows.append((" and ".join(names), f"{cells:,}", f"{n / cells:,.1f}", f"{deviation:,.1f}", f"{distance:.3f}"))
+    return "\n".join(["", align_columns(rows)])
+
+
 def answers_table(settings: Settings, plan: Plan) -> str | None:
     """Return the error of the counts that `data.workload` asks for, as text; None where nothing is asked for."""
     sets = settings.spec.data.asked_sets

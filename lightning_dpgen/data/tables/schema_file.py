@@ -365,6 +365,21 @@ def value_text(value: Any) -> str:
     return yaml.dump([value], Dumper=_Dumper, default_flow_style=True, allow_unicode=True, width=float("inf"))[1:-2]
 
 
+def parse_value(text: str) -> Any:
+    """Return the value that stands for a text behind a key, as a file would have it; the text itself where it is no YAML.
+
+    Example:
+        >>> parse_value("12"), parse_value("[no, 3]"), parse_value("a: b"), parse_value("2020-01-01")
+        (12, ['no', 3], 'a: b', '2020-01-01')
+    """
+    line = " ".join(text.split())
+    try:
+        fields = _parsed(f"value: {line}", "the value", "value")[1]
+    except BadSchema:
+        return line
+    return fields["value"] if len(fields) == 1 else line
+
+
 def _text(path: Path) -> str:
     if path.stat().st_size > _LARGEST_FILE:
         raise BadSchema(f"{path} is larger than {_LARGEST_FILE} bytes: expected a description of a table")

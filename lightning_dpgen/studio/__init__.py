@@ -1,0 +1,1 @@
+"""The studio: pages on the curator's own machine, which write schemas and settings and run the commands of `dpgen`."""

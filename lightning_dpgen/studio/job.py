@@ -1,0 +1,184 @@
+"""A job: commands of `dpgen` that run one after the other in a process of their own, whatever becomes of who started it.
+
+A job is a folder of its owner alone. It holds what was asked for, a log of all that the commands print, a lock that is held
+as long as they run, and the exit status once they have ended. So a page, a server that is started anew and a second server
+see the same, and none of them is needed for the job to go on.
+
+python -m lightning_dpgen.studio.job FOLDER    runs what the folder asks for
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import filelock
+
+from lightning_dpgen.common.folders import FILE, make_private, owner_only, read_plain, write_whole
+from lightning_dpgen.common.passwords import without_passwords
+
+_ASKED, _LOG, _LOCK, _PROCESS, _STATUS = "commands.json", "log.txt", "lock", "process", "status"
+# Bytes of a log that a page shows, the last ones; the file has all.
+_SHOWN = 200_000
+# Seconds until a started process has taken its lock, on a machine that has much else to do.
+_PATIENCE = 30.0
+# Without -P a file of the folder where the studio was started might stand for a module of ours.
+_PYTHON = (sys.executable, "-P", "-m")
+# A line by which `common/pace.py` tells how far a stage is.
+_PACE = re.compile(r"  (?P<stage>[^:]+): (?:(?P<percent>\d+)% )?after (?P<after>[\d:]+)(?:, about (?P<left>[\d:]+) left)?")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a stage is: its name, the percentage that is done where it is known, and the times as `dpgen` writes them."""
+
+    stage: str
+    percent: int | None
+    after: str
+    left: str | None
+
+
+@dataclass(frozen=True)
+class Job:
+    """The job that a folder holds.
+
+    Args:
+        folder: it may be missing, and then there is no job yet.
+    """
+
+    folder: Path
+
+    @property
+    def exists(self) -> bool:
+        return (self.folder / _ASKED).is_file()
+
+    @property
+    def commands(self) -> list[list[str]]:
+        """The words of each command, without `dpgen`."""
+        return json.loads(read_plain(self.folder / _ASKED, 2**20))
+
+    @property
+    def running(self) -> bool:
+        """True while the process of the job lives."""
+        if not (self.folder / _LOCK).exists():
+            return False
+        try:
+            with _hold(self.folder / _LOCK, 0.0):
+                return False
+        except filelock.Timeout:
+            return True
+
+    @property
+    def status(self) -> int | None:
+        """The exit status of the last command that ran; None while the job runs, or where it was killed."""
+        try:
+            return int(read_plain(self.folder / _STATUS, 100))
+        except (OSError, ValueError):
+            return None
+
+    @property
+    def lines(self) -> list[str]:
+        """The last lines of the log, without those about the pace."""
+        return [line for line in self._log() if not _PACE.match(line)]
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far the stage is that was seen last; None where nothing lasts for a second."""
+        for line in reversed(self._log()):
+            if found := _PACE.match(line):
+                percent = found["percent"]
+                return Progress(found["stage"], None if percent is None else int(percent), found["after"], found["left"])
+            if line.strip():
+                return None
+        return None
+
+    def _log(self) -> list[str]:
+        try:
+            with open(self.folder / _LOG, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _SHOWN))
+                return file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return []
+
+    def stop(self) -> None:
+        """Ask the commands for a clean stop, as Ctrl-C does."""
+        with suppress(OSError, ValueError):
+            process = int(read_plain(self.folder / _PROCESS, 100))
+            if self.running:
+                os.killpg(process, signal.SIGTERM)
+
+
+def spell(words: Sequence[str]) -> str:
+    """Return the command as a person would type it, without the password of a database.
+
+    Example:
+        >>> spell(["train", "data=table", "data.path=my file.csv"])
+        "dpgen train data=table 'data.path=my file.csv'"
+    """
+    return without_passwords(shlex.join(["dpgen", *words]))
+
+
+def start_job(folder: Path, commands: Sequence[Sequence[str]]) -> Job:
+    """Start commands in a process of their own, and return their job; one that runs there goes on instead.
+
+    The output of an earlier job in the folder is replaced.
+
+    Raises:
+        OSError: if the folder cannot be written, or no process can be started.
+    """
+    make_private(folder.parent)
+    make_private(folder, _ASKED)
+    with _hold(folder / "starting", _PATIENCE):
+        job = Job(folder)
+        if job.running:
+            return job
+        for name in (_PROCESS, _STATUS):
+            (folder / name).unlink(missing_ok=True)
+        write_whole(folder / _ASKED, json.dumps([list(words) for words in commands]))
+        with open(folder / _LOG, "wb", opener=owner_only) as log:
+            command = [*_PYTHON, "lightning_dpgen.studio.job", str(folder)]
+            quiet = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            process = subprocess.Popen(command, start_new_session=True, **quiet)
+        # Without a wait for its end it would stay behind as a zombie.
+        threading.Thread(target=process.wait, daemon=True).start()
+        for command in commands:
+            print(spell(command), flush=True)
+        deadline = time.monotonic() + _PATIENCE
+        while not (folder / _PROCESS).exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return job
+
+
+def _hold(lock: Path, patience: float) -> filelock.FileLock:
+    return filelock.FileLock(lock, timeout=patience, mode=FILE)
+
+
+def _run(folder: Path) -> int:
+    """Run the commands until one fails; gives the last exit status."""
+    status = 0
+    with _hold(folder / _LOCK, _PATIENCE):
+        # A stop is for the command, whose end is still to be written down.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        write_whole(folder / _PROCESS, str(os.getpid()))
+        for words in Job(folder).commands:
+            print(f"$ {spell(words)}", flush=True)
+            status = subprocess.run([*_PYTHON, "lightning_dpgen.cli.main", *words], check=False).returncode
+            if status:
+                break
+        write_whole(folder / _STATUS, str(status))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(_run(Path(sys.argv[1])))

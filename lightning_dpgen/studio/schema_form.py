@@ -1,0 +1,244 @@
+"""The form of a table's schema: the keys of each column as fields, with what is open beside them, and back to the file.
+
+The file is the one that `dpgen schema` drafts. The form keeps its questions, and knows no rule of its own: which keys there
+are, what they mean and what is wrong with them follow from the declarations of schemas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from lightning_dpgen.common.folders import write_whole
+from lightning_dpgen.data.tables.description import Unfilled
+from lightning_dpgen.data.tables.schema_draft import OPEN, ColumnDraft, draft_text
+from lightning_dpgen.data.tables.schema_file import parse_leniently, parse_value, read_yaml, value_text
+from lightning_dpgen.data.tables.schema_keys import KINDS, TableKeys, keys_of, meaning_of
+
+# Keys that most columns of a type need, in the order in which they stand; all others are a click away.
+_FIRST = (
+    "fake", "values", "other", "words", "low", "high", "special", "decimals", "unit", "format", "missing",
+    "missing_values", "outside",
+)  # fmt: skip
+_FIRST_OF_TABLE = ("label", "constraints")
+_COLUMN, _COMMENTED = re.compile(r"  \S.*:\s*$"), re.compile(r"    (\w+): .*?   # (.*)$")
+_DRAFTED = re.compile(r"# Drafted from (.+?)\. All of it is public")
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key as a field of the form.
+
+    Args:
+        text: the value, one line for each part of a list.
+        choices: all values there are; none where any text may stand.
+        is_list: whether the value is a list.
+        why: the question of the draft.
+        problem: what is wrong with the value.
+    """
+
+    name: str
+    text: str
+    choices: tuple[str, ...]
+    is_list: bool
+    meaning: str
+    default: str
+    why: str = ""
+    problem: str = ""
+
+    @property
+    def open(self) -> bool:
+        """True where a person is still to decide."""
+        return self.text == OPEN
+
+
+@dataclass(frozen=True)
+class Part:
+    """The fields of a column, or (no name) of the whole table: those that are needed first, and all others."""
+
+    name: str
+    kind: str
+    first: tuple[Key, ...]
+    more: tuple[Key, ...]
+    decide: str = ""
+    why: str = ""
+    problem: str = ""
+
+    @property
+    def open(self) -> bool:
+        return any(key.open for key in (*self.first, *self.more))
+
+
+@dataclass(frozen=True)
+class SchemaForm:
+    """A schema as a form.
+
+    Args:
+        columns: by name, in the order of the table.
+        about: the keys of the whole table.
+        origin: the file that it was drafted from.
+        problems: by column and key; the column of the whole table is None.
+    """
+
+    columns: Mapping[str, ColumnDraft]
+    about: Mapping[str, Any]
+    origin: str
+    problems: Mapping[tuple[str | None, str | None], str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> SchemaForm:
+        """Read the file of a schema, or of a draft.
+
+        Raises:
+            BadSchema: for what is no file of a schema.
+            OSError: if it cannot be read.
+        """
+        # Pages ask for a file again and again, which takes a tenth of a second for 200 columns.
+        found = path.stat()
+        return _read(path, (found.st_mtime_ns, found.st_size, found.st_ino))
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all.
+
+        Raises:
+            OSError: if it cannot be written; the file is then as it was.
+        """
+        text = draft_text(list(self.columns.values()), self.origin, dict(self.about))
+        write_whole(path, text)
+
+    def changed(self, column: str, said: Mapping[str, str]) -> SchemaForm:
+        """Return the schema with the fields of one column, or of the whole table (no name), as a form sends them.
+
+        Raises:
+            KeyError: for a column that is none.
+        """
+        if not column:
+            own = {name: self.about[name] for name in self.about if name not in said}
+            return replace(self, about=own | _values(TableKeys, said), problems={})
+        before, kind = self.columns[column], said.get("type", "")
+        if kind not in KINDS:
+            return self
+        fields = {"type": kind, **_values(KINDS[kind], said)}
+        if kind != before.fields.get("type"):
+            fields = {**ColumnDraft.of_type(column, kind).fields, **fields}
+            before = replace(before, why=ColumnDraft.of_type(column, kind).why)
+        whys = {key: why for key, why in before.why.items() if key in fields}
+        return replace(self, columns={**self.columns, column: ColumnDraft(column, fields, whys)}, problems={})
+
+    def part(self, column: str) -> Part:
+        """Return the fields of a column, or of the whole table (no name)."""
+        if not column:
+            return Part("", "", *self._keys(TableKeys, self.about, {}, None, _FIRST_OF_TABLE))
+        draft = self.columns[column]
+        kind = str(draft.fields.get("type"))
+        told = self.problems.get((column, None), "") or self.problems.get((column, "type"), "")
+        if kind not in KINDS:
+            return Part(column, kind, (), (), problem=told)
+        why = draft.why.get("type", "")
+        return Part(column, kind, *self._keys(KINDS[kind], draft.fields, draft.why, column), KINDS[kind].decide, why, told)
+
+    @property
+    def parts(self) -> list[Part]:
+        return [self.part(name) for name in self.columns]
+
+    @property
+    def open(self) -> int:
+        """The number of columns in which a person is still to decide."""
+        return sum(part.open for part in self.parts)
+
+    def _keys(
+        self,
+        kind: type,
+        fields: Mapping[str, Any],
+        whys: Mapping[str, str],
+        column: str | None,
+        first: tuple[str, ...] = _FIRST,
+    ) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
+        known = keys_of(kind)
+        keys = {
+            name: _key(name, kind, own, fields.get(name), whys.get(name, ""), self.problems.get((column, name), ""))
+            for name, own in known.items()
+        }
+        shown = [name for name in first if name in keys]
+        return tuple(keys[name] for name in shown), tuple(key for name, key in keys.items() if name not in shown)
+
+
+@lru_cache(maxsize=16)
+def _read(path: Path, _: tuple[int, ...]) -> SchemaForm:
+    fields = read_yaml(path)
+    text = path.read_text(encoding="utf-8-sig")
+    wrong = parse_leniently(text, path.name)[1]
+    columns = fields.pop("columns")
+    whys = _questions(text, list(columns))
+    drafts = {name: ColumnDraft(name, _plain(said), whys.get(name, {})) for name, said in columns.items()}
+    drafted = _DRAFTED.match(text)
+    problems = {(one.column, one.key): one.problem for one in reversed(wrong)}
+    return SchemaForm(drafts, _plain(fields), drafted[1] if drafted else path.name, problems)
+
+
+def _key(name: str, kind: type, own: FieldInfo, value: Any, why: str, problem: str) -> Key:
+    meaning, default = (text.replace("`", "") for text in meaning_of(own))
+    form = _forms(kind)[name]
+    is_list = _is_list(form)
+    forms = (form, *form.get("anyOf", ()))
+    choices = tuple(str(choice) for one in forms for choice in one.get("enum", ()))
+    choices = choices or (("true", "false") if form.get("type") == "boolean" else ())
+    return Key(name, _shown(value, is_list), choices, is_list, meaning, default, why, problem)
+
+
+@cache
+def _forms(kind: type) -> dict[str, Any]:
+    """Return the JSON Schema of each key of a type of columns, or of the whole table."""
+    return kind.model_json_schema()["properties"]
+
+
+def _is_list(form: Mapping[str, Any]) -> bool:
+    return any(one.get("type") == "array" for one in (form, *form.get("anyOf", ())))
+
+
+def _shown(value: Any, is_list: bool) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list) and is_list:
+        return "\n".join(map(value_text, value))
+    return OPEN if isinstance(value, Unfilled) or value == OPEN else value_text(value)
+
+
+def _values(kind: type, said: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of the keys that a form sends; an empty field is no key."""
+    values = {}
+    for name in keys_of(kind):
+        text = said.get(name, "").strip()
+        if not text:
+            continue
+        if text == OPEN or not _is_list(_forms(kind)[name]) or (text[0] == "[" and "\n" not in text):
+            value = OPEN if text == OPEN else parse_value(text)
+        elif "\n" not in text and text == "private":
+            value = text
+        else:
+            value = [parse_value(line) for line in text.splitlines() if line.strip()]
+        values[name] = value
+    return values
+
+
+def _plain(fields: Any) -> dict[str, Any]:
+    """Return the keys of a column with the word of drafts where a person is still to decide."""
+    said = fields if isinstance(fields, dict) else {}
+    return {name: OPEN if isinstance(value, Unfilled) else value for name, value in said.items()}
+
+
+def _questions(text: str, names: list[str]) -> dict[str, dict[str, str]]:
+    """Return the comments of a draft by column and key; none where a person has written the file in another form."""
+    found: list[dict[str, str]] = []
+    for line in text.partition("\ncolumns:\n")[2].splitlines():
+        if _COLUMN.match(line):
+            found.append({})
+        elif found and (comment := _COMMENTED.match(line)):
+            found[-1][comment[1]] = comment[2]
+    return dict(zip(names, found, strict=True)) if len(found) == len(names) else {}
