@@ -22,7 +22,7 @@ from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename
 
 ROOT = Path(__file__).parent
-EXTRAS = ("dpgen", "test", "joblib", "slurm", "excel", "database", "ray", "flows", "hub", "docs")
+EXTRAS = ("dpgen", "test", "joblib", "slurm", "excel", "database", "ray", "flows", "hub", "studio", "docs")
 _OWN = "lightning-dpgen"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 # By marker values, and by the names of wheels.

@@ -52,7 +52,7 @@ def run(argv: Sequence[str]) -> int:
             raise NotInstalled(f"dpgen studio needs {error.name}: pip install 'lightning_dpgen[studio]'") from None
     home = roots[0] / _HOME
     make_private(home, _OPENER)
-    # What releases hold and what pages show of records are for one person of this machine.
+    # Releases and what pages show of records are for one person of this machine.
     os.umask(0o077)
     with _listening(arguments.port) as listening:
         port = listening.getsockname()[1]
@@ -84,6 +84,8 @@ def _listening(port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", port))
+        # The address that is printed answers at once.
+        listening.listen(128)
     except OSError as error:
         listening.close()
         raise UsageError(f"--port {port}: cannot be listened on ({error.strerror or error}); choose another one") from None

@@ -1,4 +1,4 @@
-"""What a run would spend, in words, before a record is read: what `dpgen budget` prints and the studio shows."""
+"""The cost of a run in words, before a record is read: `dpgen budget` prints it and the studio shows it."""
 
 from __future__ import annotations
 

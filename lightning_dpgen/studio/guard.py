@@ -39,7 +39,10 @@ _SAFE = ("GET", "HEAD")
 # A request of another site, or of another program's page on this machine.
 _FOREIGN = ("cross-site", "same-site")
 # A page that a link of another program opens sends no strict cookie on when it is redirected; one that goes on itself does.
-_WELCOME = b'<!doctype html><title>dpgen studio</title><meta http-equiv="refresh" content="0;url=/"><a href="/">Open</a>'
+_WELCOME = (
+    b'<!doctype html><html lang="en"><title>dpgen studio</title><link rel="icon" href="data:,">'
+    b'<meta http-equiv="refresh" content="0;url=/"><a href="/">Open the studio</a>'
+)
 
 
 class Guard:

@@ -41,7 +41,7 @@ _PACE = re.compile(r"  (?P<stage>[^:]+): (?:(?P<percent>\d+)% )?after (?P<after>
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a stage is: its name, the percentage that is done where it is known, and the times as `dpgen` writes them."""
+    """The name of a stage, the percentage that is done where it is known, and the times as `dpgen` writes them."""
 
     stage: str
     percent: int | None
@@ -94,7 +94,7 @@ class Job:
 
     @property
     def progress(self) -> Progress | None:
-        """How far the stage is that was seen last; None where nothing lasts for a second."""
+        """The stage that was seen last; None where nothing lasts for a second."""
         for line in reversed(self._log()):
             if found := _PACE.match(line):
                 percent = found["percent"]

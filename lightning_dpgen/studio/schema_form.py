@@ -7,7 +7,7 @@ are, what they mean and what is wrong with them follow from the declarations of 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -21,11 +21,8 @@ from lightning_dpgen.data.tables.schema_draft import OPEN, ColumnDraft, draft_te
 from lightning_dpgen.data.tables.schema_file import parse_leniently, parse_value, read_yaml, value_text
 from lightning_dpgen.data.tables.schema_keys import KINDS, TableKeys, keys_of, meaning_of
 
-# Keys that most columns of a type need, in the order in which they stand; all others are a click away.
-_FIRST = (
-    "fake", "values", "other", "words", "low", "high", "special", "decimals", "unit", "format", "missing",
-    "missing_values", "outside",
-)  # fmt: skip
+# Keys that stand open, beside those that have a value; all others are a click away.
+_FIRST = ("fake", "values", "low", "high", "decimals", "unit", "missing", "missing_values")
 _FIRST_OF_TABLE = ("label", "constraints")
 _COLUMN, _COMMENTED = re.compile(r"  \S.*:\s*$"), re.compile(r"    (\w+): .*?   # (.*)$")
 _DRAFTED = re.compile(r"# Drafted from (.+?)\. All of it is public")
@@ -128,7 +125,8 @@ class SchemaForm:
         if kind != before.fields.get("type"):
             fields = {**ColumnDraft.of_type(column, kind).fields, **fields}
             before = replace(before, why=ColumnDraft.of_type(column, kind).why)
-        whys = {key: why for key, why in before.why.items() if key in fields}
+        # A question ends with its answer.
+        whys = {key: why for key, why in before.why.items() if fields.get(key) == before.fields.get(key)}
         return replace(self, columns={**self.columns, column: ColumnDraft(column, fields, whys)}, problems={})
 
     def part(self, column: str) -> Part:
@@ -158,14 +156,14 @@ class SchemaForm:
         fields: Mapping[str, Any],
         whys: Mapping[str, str],
         column: str | None,
-        first: tuple[str, ...] = _FIRST,
+        first: Container[str] = _FIRST,
     ) -> tuple[tuple[Key, ...], tuple[Key, ...]]:
         known = keys_of(kind)
         keys = {
             name: _key(name, kind, own, fields.get(name), whys.get(name, ""), self.problems.get((column, name), ""))
             for name, own in known.items()
         }
-        shown = [name for name in first if name in keys]
+        shown = [name for name in keys if name in first or keys[name].text]
         return tuple(keys[name] for name in shown), tuple(key for name, key in keys.items() if name not in shown)
 
 

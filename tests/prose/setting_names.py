@@ -14,7 +14,7 @@ from lightning_dpgen.specs.spec import Spec, names_of, variants
 from .files import PACKAGE, PAGES, SETTINGS, list_code, read, write
 
 # `fit` hands its arguments on as settings, and takes others as overrides.
-PROGRAM = ("specs", "kinds", "runs", "cli", "api.py")
+PROGRAM = ("specs", "kinds", "runs", "studio", "cli", "api.py")
 
 
 def _settings(*kinds: type[Spec]) -> Iterator[str]:

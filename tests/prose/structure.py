@@ -13,7 +13,7 @@ from .files import PACKAGE, PAGES, ROOT, find_line, list_code, parse, read, writ
 ORDER = [
     "common", "privacy", "sampling", "data", "passes", "clustering", "projection", "gradients", "optim", "models",
     "measure", "metrics", "release",
-    "plugins", "audit", "specs", "kinds", "verification", "runs", "cli",
+    "plugins", "audit", "specs", "kinds", "verification", "runs", "studio", "cli",
 ]  # fmt: skip
 DESIGN, DECISIONS = ROOT / "docs/DESIGN.md", ROOT / "docs/decisions"
 

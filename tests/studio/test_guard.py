@@ -1,4 +1,4 @@
-"""Who may ask the studio: its own pages alone, whatever another site or another program of this machine sends."""
+"""The studio answers its own pages alone, and no other site or program of this machine."""
 
 import pytest
 from studio.conftest import ADDRESS, PORT, TOKEN, ask

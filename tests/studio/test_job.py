@@ -39,7 +39,9 @@ def test_the_pace_is_read_off_the_log(tmp_path):
     for text, progress in {
         "  fitting: 53% after 00:01, about 00:02 left\n": Progress("fitting", 53, "00:01", "00:02"),
         "  loading the program: after 00:03\n": Progress("loading the program", None, "00:03", None),
-        "  training: 40% after 1:00:37, about 00:55 left, 950 of 2,350 steps\n": Progress("training", 40, "1:00:37", "00:55"),
+        "  training: 40% after 1:00:37, about 00:55 left, 950 of 2,350 steps\n": Progress(
+            "training", 40, "1:00:37", "00:55"
+        ),
         "  fitting: 53% after 00:01\nreading: 3 records\n": None,
         "": None,
     }.items():
