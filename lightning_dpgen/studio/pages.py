@@ -77,6 +77,7 @@ def make_app(cases: Cases) -> Starlette:
         Route("/case/{case}/draft", pages.draft, methods=["POST"]),
         Route("/case/{case}/column", pages.column, methods=["POST"]),
         Route("/case/{case}/open", pages.open_parts),
+        Route("/case/{case}/more", pages.more),
         Route("/case/{case}/check", pages.check, methods=["POST"]),
         Route("/case/{case}/budget", pages.budget),
         Route("/case/{case}/settings", pages.settings, methods=["POST"]),
@@ -172,9 +173,8 @@ class _Pages:
                 form = await run_in_threadpool(SchemaForm.read, case.schema)
             except BadSchema as error:
                 problem = str(error)
-        return await self._page(
-            "schema.html.jinja", case=case, form=form, problem=problem, kinds=KINDS, **self._check(case)
-        )
+        told = {"form": form, "problem": problem, "kinds": KINDS, "whole": "whole" in request.query_params}
+        return await self._page("schema.html.jinja", case=case, **told, **self._check(case))
 
     async def column(self, request: Request) -> Response:
         """Keep the fields of one column, or of the whole table, and return them with what is wrong."""
@@ -190,12 +190,20 @@ class _Pages:
                 return SchemaForm.read(case.schema)
 
         form = await run_in_threadpool(keep)
-        return await self._page("part.html.jinja", case=case, part=form.part(name), form=form, kinds=KINDS)
+        return await self._page("part.html.jinja", case=case, part=form.part(name), form=form, kinds=KINDS, whole=False)
 
     async def open_parts(self, request: Request) -> Response:
         case = self._case(request)
         form = await run_in_threadpool(SchemaForm.read, case.schema)
         return await self._page("open.html.jinja", case=case, form=form)
+
+    async def more(self, request: Request) -> Response:
+        """Return the empty keys of a column, or of the whole table."""
+        form = await run_in_threadpool(SchemaForm.read, self._case(request).schema)
+        name = request.query_params.get("column", "")
+        if name and name not in form.columns:
+            raise HTTPException(404)
+        return await self._page("more.html.jinja", part=form.part(name), id=form.id(name))
 
     def _check(self, case: Case) -> dict[str, Any]:
         words = ["check", case.place, str(case.schema), *case.data_words]

@@ -6,19 +6,21 @@ are, what they mean and what is wrong with them follow from the declarations of 
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
 from lightning_dpgen.common.folders import write_whole
+from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.description import Unfilled
 from lightning_dpgen.data.tables.schema_draft import OPEN, ColumnDraft, draft_text
-from lightning_dpgen.data.tables.schema_file import parse_leniently, parse_value, read_yaml, value_text
+from lightning_dpgen.data.tables.schema_file import build_leniently, parse_value, read_yaml, value_text
 from lightning_dpgen.data.tables.schema_keys import KINDS, TableKeys, keys_of, meaning_of
 
 # Keys that stand open, beside those that have a value; all others are a click away.
@@ -57,7 +59,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Part:
-    """The fields of a column, or (no name) of the whole table: those that are needed first, and all others."""
+    """The fields of a column, or (no name) of the whole table: those that are needed or have a value, and empty others."""
 
     name: str
     kind: str
@@ -80,13 +82,18 @@ class SchemaForm:
         columns: by name, in the order of the table.
         about: the keys of the whole table.
         origin: the file that it was drafted from.
-        problems: by column and key; the column of the whole table is None.
     """
 
     columns: Mapping[str, ColumnDraft]
     about: Mapping[str, Any]
     origin: str
-    problems: Mapping[tuple[str | None, str | None], str] = field(default_factory=dict)
+
+    @cached_property
+    def problems(self) -> dict[tuple[str | None, str | None], str]:
+        """All that is wrong, by column and key; the column of the whole table is None."""
+        columns = {name: _undecided(draft.fields) for name, draft in self.columns.items()}
+        _, wrong = build_leniently({**_undecided(self.about), "columns": columns})
+        return {(one.column, one.key): one.problem for one in reversed(wrong)}
 
     @classmethod
     def read(cls, path: Path) -> SchemaForm:
@@ -96,9 +103,12 @@ class SchemaForm:
             BadSchema: for what is no file of a schema.
             OSError: if it cannot be read.
         """
-        # Pages ask for a file again and again, which takes a tenth of a second for 200 columns.
-        found = path.stat()
-        return _read(path, (found.st_mtime_ns, found.st_size, found.st_ino))
+        # Pages ask for a file again and again, and to parse one of 200 columns takes a tenth of a second.
+        known, form = _known.get(path, (None, None))
+        if form is None or known != _stamp(path):
+            known, form = _stamp(path), _parse(path)
+            _known[path] = known, form
+        return form
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all.
@@ -108,6 +118,7 @@ class SchemaForm:
         """
         text = draft_text(list(self.columns.values()), self.origin, dict(self.about))
         write_whole(path, text)
+        _known[path] = _stamp(path), self
 
     def changed(self, column: str, said: Mapping[str, str]) -> SchemaForm:
         """Return the schema with the fields of one column, or of the whole table (no name), as a form sends them.
@@ -117,7 +128,7 @@ class SchemaForm:
         """
         if not column:
             own = {name: self.about[name] for name in self.about if name not in said}
-            return replace(self, about=own | _values(TableKeys, said), problems={})
+            return replace(self, about=own | _values(TableKeys, said))
         before, kind = self.columns[column], said.get("type", "")
         if kind not in KINDS:
             return self
@@ -127,7 +138,7 @@ class SchemaForm:
             before = replace(before, why=ColumnDraft.of_type(column, kind).why)
         # A question ends with its answer.
         whys = {key: why for key, why in before.why.items() if fields.get(key) == before.fields.get(key)}
-        return replace(self, columns={**self.columns, column: ColumnDraft(column, fields, whys)}, problems={})
+        return replace(self, columns={**self.columns, column: ColumnDraft(column, fields, whys)})
 
     def part(self, column: str) -> Part:
         """Return the fields of a column, or of the whole table (no name)."""
@@ -141,7 +152,11 @@ class SchemaForm:
         why = draft.why.get("type", "")
         return Part(column, kind, *self._keys(KINDS[kind], draft.fields, draft.why, column), KINDS[kind].decide, why, told)
 
-    @property
+    def id(self, column: str) -> str:
+        """Return how a page calls the form of a column, or of the whole table (no name)."""
+        return f"part-{list(self.columns).index(column)}" if column else "part-table"
+
+    @cached_property
     def parts(self) -> list[Part]:
         return [self.part(name) for name in self.columns]
 
@@ -167,17 +182,34 @@ class SchemaForm:
         return tuple(keys[name] for name in shown), tuple(key for name, key in keys.items() if name not in shown)
 
 
-@lru_cache(maxsize=16)
-def _read(path: Path, _: tuple[int, ...]) -> SchemaForm:
-    fields = read_yaml(path)
-    text = path.read_text(encoding="utf-8-sig")
-    wrong = parse_leniently(text, path.name)[1]
+# The last form of each file, with what tells that the file is still the same.
+_known: dict[Path, tuple[tuple[int, ...], SchemaForm]] = {}
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _parse(path: Path) -> SchemaForm:
+    fields, text = read_yaml(path), path.read_text(encoding="utf-8-sig")
     columns = fields.pop("columns")
+    if not isinstance(columns, dict) or not columns:
+        raise BadSchema(f"{path}: expected columns: with each column's name and what is declared of it")
     whys = _questions(text, list(columns))
     drafts = {name: ColumnDraft(name, _plain(said), whys.get(name, {})) for name, said in columns.items()}
     drafted = _DRAFTED.match(text)
-    problems = {(one.column, one.key): one.problem for one in reversed(wrong)}
-    return SchemaForm(drafts, _plain(fields), drafted[1] if drafted else path.name, problems)
+    return SchemaForm(drafts, _plain(fields), drafted[1] if drafted else path.name)
+
+
+def _undecided(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of what is declared, with the words of files where a person is still to decide."""
+    copied = copy.deepcopy(dict(fields))
+    for name, value in copied.items():
+        if value == OPEN:
+            copied[name] = Unfilled(OPEN)
+            copied[name].line = 0
+    return copied
 
 
 def _key(name: str, kind: type, own: FieldInfo, value: Any, why: str, problem: str) -> Key:

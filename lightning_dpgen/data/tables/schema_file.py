@@ -218,7 +218,19 @@ def parse_leniently(text: str, source: str = "the schema") -> tuple[TableSchema 
         if any(isinstance(part, dict) and "person" in part for part in fields.values()):
             hint = "; it describes histories, which dpgen budget data=histories checks"
         raise BadSchema(f"{source}: expected columns: with each column's name and what is declared of it{hint}")
-    lines, columns, problems = _lines(node), fields.pop("columns"), list[BadSchema]()
+    return build_leniently(fields, source, _lines(node))
+
+
+def build_leniently(
+    fields: dict[str, Any], source: str = "the schema", lines: Mapping[tuple[str | None, str | None], int] | None = None
+) -> tuple[TableSchema | None, list[BadSchema]]:
+    """Make a schema of the keys and values of a file, as `parse_leniently` does of its text.
+
+    Args:
+        fields: they are changed.
+        lines: of each column and key, for messages.
+    """
+    lines, columns, problems = lines or {}, fields.pop("columns"), list[BadSchema]()
 
     def tell(error: BadSchema, problem: str, part: Any = None) -> None:
         line = lines.get((error.key, str(part)), lines.get((error.column, error.key), lines.get((error.column, None), 1)))

@@ -79,6 +79,12 @@ function begin(root) {
     form.addEventListener("change", () => keep(form));
     form.addEventListener("submit", (event) => { event.preventDefault(); keep(form); });
   }
+  for (const details of all("details[data-more]")) {
+    details.addEventListener("toggle", async () => {
+      if (!details.open || details.querySelector(".fields")) return;
+      details.append(parse((await fetched(details.dataset.more)).text));
+    });
+  }
   for (const slider of all("input[data-for]")) {
     const field = document.getElementById(slider.dataset.for);
     slider.hidden = false;
