@@ -22,6 +22,8 @@ from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.specs.words import name_of, write_word
 from lightning_dpgen.studio.job import Job, start_job
 
+# The folder of studies beside those of cases; no name of a case begins so.
+STUDIES = "_studies"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 # Values that need no quotes.
 _PLAIN = re.compile(r"[\w.+-]+", re.ASCII)
@@ -206,7 +208,7 @@ class Case:
                 bare = bool(setting.number or setting.choices) and _PLAIN.fullmatch(text)
                 words.append(f"{setting.name}={text}" if bare else write_word(setting.name, text))
         if given.get("privacy.study", "").strip():
-            words.append(write_word("privacy.study_folder", self.folder.parent / "studies"))
+            words.append(write_word("privacy.study_folder", self.folder.parent / STUDIES))
         return words + [_checked(line.strip()) for line in self.more.splitlines() if line.strip()]
 
     @property

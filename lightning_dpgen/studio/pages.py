@@ -31,7 +31,7 @@ from lightning_dpgen.release.rows.tables import FORMATS
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.run import check_privacy, load_settings_without_slow_defaults, with_default_bins
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
-from lightning_dpgen.studio.case import ALL_SETTINGS, SETTINGS, Case, Cases, Run
+from lightning_dpgen.studio.case import ALL_SETTINGS, SETTINGS, STUDIES, Case, Cases, Run
 from lightning_dpgen.studio.guard import REPORT_POLICY
 from lightning_dpgen.studio.job import spell
 from lightning_dpgen.studio.schema_form import SchemaForm
@@ -322,7 +322,7 @@ class _Pages:
         return await self._page("job.html.jinja", case=case, job=job, name=name)
 
     async def studies(self, request: Request) -> Response:
-        found = await run_in_threadpool(_studies, self._cases.home / "studies")
+        found = await run_in_threadpool(_studies, self._cases.home / STUDIES)
         return await self._page("studies.html.jinja", studies=found, cases=list(self._cases))
 
     async def look(self, request: Request) -> Response:

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import io
 import stat
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from studio.conftest import ask
@@ -11,8 +12,9 @@ from studio.conftest import ask
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.common import folders
 from lightning_dpgen.common.folders import make_private
+from lightning_dpgen.data.tables.schema_file import read_yaml
 from lightning_dpgen.studio import pages as pages_module
-from lightning_dpgen.studio.case import Cases
+from lightning_dpgen.studio.case import STUDIES, Cases
 from lightning_dpgen.studio.guard import Guard
 from lightning_dpgen.studio.pages import make_app
 
@@ -76,6 +78,28 @@ def test_one_column_is_kept_and_two_pages_lose_nothing(studio, case):
     assert "is no column" in studio.client.post("/case/people/column?live", data={"column": "gone"}).text
 
 
+def test_ten_tabs_lose_nothing(studio, case):
+    names = [f"c{number}" for number in range(10)]
+    case.schema.write_text("columns:\n" + "".join(f"  {name}: {{type: integer, low: 0, high: 9}}\n" for name in names))
+
+    def keep(name):
+        said = {"column": name, "type": "integer", "low": "1", "high": name[1:] + "9"}
+        return ask(studio.app).post("/case/people/column?live", data=said).status_code
+
+    with ThreadPoolExecutor(10) as tabs:
+        assert set(tabs.map(keep, names)) == {200}
+    columns = read_yaml(case.schema)["columns"]
+    assert [columns[name] for name in names] == [{"type": "integer", "low": 1, "high": 10 * n + 9} for n in range(10)]
+
+
+def test_keys_without_a_value_are_asked_for(studio, case):
+    assert 'name="bins"' not in studio.client.get("/case/people").text
+    assert 'name="bins"' in studio.client.get("/case/people?whole").text
+    assert 'name="bins"' in studio.client.get("/case/people/more", params={"column": "age"}).text
+    assert 'name="charset"' in studio.client.get("/case/people/more").text
+    assert studio.client.get("/case/people/more", params={"column": "gone"}).status_code == 404
+
+
 def test_the_plan_is_that_of_dpgen_budget_and_reads_no_record(studio, case):
     (studio.root / "people.csv").unlink()
     page = studio.client.post("/case/people/settings?live", data=SETTINGS).text
@@ -117,7 +141,7 @@ def test_a_run_is_verified_and_its_commands_stand_on_the_page(studio, case):
     assert studio.client.post("/case/people/run").headers["location"] == "/case/people/run/1"
     (train, verify), folder = studio.started[0], case.folder / "runs" / "1"
     assert train == ["train", *case.words, f"run_dir={folder}"] and verify == ["verify", str(folder)]
-    assert f"privacy.study_folder={studio.cases.home / 'studies'}" in train
+    assert f"privacy.study_folder={studio.cases.home / STUDIES}" in train
 
 
 def test_a_finished_run_is_shown_with_its_files(studio, case, trained):
