@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 from versions import SMOKE
 
 ROOT = Path(__file__).parent.parent
-EXTRAS = ("dpgen", "test", "joblib", "slurm", "excel", "database", "flows", "hub", "docs")
+EXTRAS = ("dpgen", "test", "joblib", "slurm", "excel", "database", "flows", "hub", "studio", "docs")
 LINES = (ROOT / "constraints.txt").read_text().splitlines()
 PINS = dict(line.split("==") for line in LINES if not line.startswith("#"))
 HASHED = (ROOT / "constraints-hashed.txt").read_text()

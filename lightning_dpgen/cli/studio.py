@@ -13,6 +13,7 @@ from lightning_dpgen.common import pace
 from lightning_dpgen.common.folders import make_private, place_of, write_whole
 from lightning_dpgen.privacy.errors import NotInstalled
 from lightning_dpgen.specs.usage_error import OK, UsageError
+from lightning_dpgen.studio.case import Cases
 
 _HOME, _OPENER = "studio", "open.html"
 _MOST_PORT = 65535
@@ -43,7 +44,6 @@ def run(argv: Sequence[str]) -> int:
         try:
             import uvicorn
 
-            from lightning_dpgen.studio.case import Cases
             from lightning_dpgen.studio.guard import Guard
             from lightning_dpgen.studio.pages import make_app
         except ModuleNotFoundError as error:

@@ -12,15 +12,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import filelock
 
 from lightning_dpgen.common.folders import FILE, make_private, place_of, read_plain, write_whole
 from lightning_dpgen.release.files import read_certificate
-from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.specs.words import name_of, write_word
 from lightning_dpgen.studio.job import Job, start_job
+
+if TYPE_CHECKING:
+    from lightning_dpgen.runs.run_folder import RunFolder
 
 # The folder of studies beside those of cases; no name of a case begins so.
 STUDIES = "_studies"
@@ -90,6 +93,9 @@ class Run:
 
     @property
     def folder(self) -> RunFolder:
+        # It imports torch, which the help of the program does not wait for.
+        from lightning_dpgen.runs.run_folder import RunFolder
+
         return RunFolder(self.case.folder / "runs" / str(self.number))
 
     @property
