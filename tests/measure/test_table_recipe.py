@@ -212,3 +212,19 @@ def test_few_records_keep_the_shares_that_are_measured(epsilon):
     drawn = recipe.fit(state).sample(20_000, torch.Generator().manual_seed(1)).codes
     for column, measured in zip(drawn.T, recipe.shares(state), strict=True):
         assert np.abs(np.bincount(column, minlength=len(measured)) / len(drawn) - measured).max() < 0.06
+
+
+@pytest.mark.parametrize("label", [None, "d"])
+def test_the_noise_of_counts_is_what_was_told_before(short_fits, label):
+    """A deviation is off by 4.5 of its own errors once in 150,000 draws; twice the sensitivity is off by 7 or more of pairs."""
+    records = some_records(600, label)
+    recipe, _, state = measured(records, 3.0, by_label=label is not None)
+    told = recipe.errors_of_counts(make_plan(recipe.specs(1.0), epsilon=3.0, delta=1e-6))
+    assert all(cells == math.prod(SIZES[name] for name in columns) for columns, cells, _ in told)
+    tables, found = recipe._measured(state)
+    for name, columns in (("singles", 1), ("pairs", 2)):
+        (deviation,) = {deviation for own, _, deviation in told if len(own) == columns}
+        noise = found[name].sums - tables[name].sums(records.encoded, torch.zeros(600, dtype=torch.int64))
+        together = math.sqrt(1 if label is None else SIZES[label])
+        error = 4.5 / math.sqrt(2 * noise.numel())
+        assert float(noise.square().mean().sqrt()) * together == pytest.approx(deviation, rel=error)
