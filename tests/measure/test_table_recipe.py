@@ -216,7 +216,7 @@ def test_few_records_keep_the_shares_that_are_measured(epsilon):
 
 @pytest.mark.parametrize("label", [None, "d"])
 def test_the_noise_of_counts_is_what_was_told_before(short_fits, label):
-    """A deviation is off by 4.5 of its own errors once in 150,000 draws; twice the sensitivity is off by 7 or more of pairs."""
+    """A deviation is off by 4.5 of its own errors once in 150,000 draws; one of half the sensitivity is, for pairs."""
     records = some_records(600, label)
     recipe, _, state = measured(records, 3.0, by_label=label is not None)
     told = recipe.errors_of_counts(make_plan(recipe.specs(1.0), epsilon=3.0, delta=1e-6))
