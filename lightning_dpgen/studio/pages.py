@@ -21,7 +21,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from lightning_dpgen.common.folders import make_folder, make_private, owner_only
+from lightning_dpgen.common.folders import make_folder, make_private, owner_only, read_plain
 from lightning_dpgen.data.tables.column import BadSchema
 from lightning_dpgen.data.tables.schema_keys import KINDS
 from lightning_dpgen.privacy.errors import BudgetTooSmall, DamagedState, LedgerError, NotInstalled
@@ -121,12 +121,12 @@ class _Pages:
         else:
             source = {"data.path": str(self._cases.checked(form.get("path", "")))}
         schema = form.get("schema", "").strip()
-        text = self._cases.checked(schema).read_text(encoding="utf-8-sig") if schema else None
+        content = read_plain(self._cases.checked(schema), _LARGEST_FORM) if schema else None
         case = self._cases.begin(name, source)
-        if text is None:
+        if content is None:
             await self._draft(case)
         else:
-            case.schema.write_text(text, encoding="utf-8")
+            case.schema.write_bytes(content)
         return _go(f"/case/{case.name}")
 
     async def upload(self, request: Request) -> Response:
@@ -202,7 +202,7 @@ class _Pages:
         form = await run_in_threadpool(SchemaForm.read, self._case(request).schema)
         name = request.query_params.get("column", "")
         if name and name not in form.columns:
-            raise HTTPException(404)
+            raise NotThere
         return await self._page("more.html.jinja", part=form.part(name), id=form.id(name))
 
     def _check(self, case: Case) -> dict[str, Any]:
@@ -276,7 +276,7 @@ class _Pages:
             return [["stop", str(run.folder.root)]]
         if act == "sample":
             return [["sample", release, *self._sample_words(run, said)]]
-        raise HTTPException(404)
+        raise NotThere
 
     def _sample_words(self, run: Run, said: Mapping[str, str]) -> list[str]:
         ending = said.get("format", ".csv")
@@ -298,7 +298,7 @@ class _Pages:
         run, page = self._run(request), request.path_params["page"]
         places = {"report": run.folder.release / REPORT, "evaluation": run.folder.private / REPORT}
         if page not in places or not places[page].is_file():
-            raise HTTPException(404)
+            raise NotThere
         return FileResponse(places[page], headers={"content-security-policy": REPORT_POLICY})
 
     async def file(self, request: Request) -> Response:
@@ -308,17 +308,12 @@ class _Pages:
         for path in listed:
             if path.name == name:
                 return FileResponse(path, filename=name, media_type="application/octet-stream")
-        raise HTTPException(404)
+        raise NotThere
 
     async def job(self, request: Request) -> Response:
         """Return how far a job is, and what it has printed."""
         case, name = self._case(request), request.path_params["job"]
-        try:
-            job = case.job(name)
-        except KeyError:
-            raise HTTPException(404) from None
-        if not job.exists:
-            raise HTTPException(404)
+        job = case.job(name)
         return await self._page("job.html.jinja", case=case, job=job, name=name)
 
     async def studies(self, request: Request) -> Response:
@@ -347,16 +342,10 @@ class _Pages:
         return HTMLResponse(await run_in_threadpool(make), status)
 
     def _case(self, request: Request) -> Case:
-        try:
-            return self._cases[request.path_params["case"]]
-        except KeyError:
-            raise HTTPException(404) from None
+        return self._cases[request.path_params["case"]]
 
     def _run(self, request: Request) -> Run:
-        try:
-            return self._case(request).run(request.path_params["run"])
-        except KeyError:
-            raise HTTPException(404) from None
+        return self._case(request).run(request.path_params["run"])
 
     def _files(self) -> list[str]:
         """Return files of the named folders, by which a browser completes a path; those below are found by typing."""
