@@ -84,6 +84,10 @@ SETTINGS = {
 ALL_SETTINGS = tuple(setting for settings in SETTINGS.values() for setting in settings)
 
 
+class NotThere(Exception):
+    """There is no case, run, job or file of the name in an address."""
+
+
 @dataclass(frozen=True)
 class Run:
     """A run of a case, and the jobs about it."""
@@ -233,18 +237,21 @@ class Case:
         """Return a run.
 
         Raises:
-            KeyError: if there is none of this number.
+            NotThere: if there is none of this number.
         """
-        return {run.number: run for run in self.runs}[number]
+        for run in self.runs:
+            if run.number == number:
+                return run
+        raise NotThere
 
     def job(self, what: str) -> Job:
         """Return the job of a name.
 
         Raises:
-            KeyError: for what is no name of a job.
+            NotThere: for what is no name of a job.
         """
         if not _NAME.fullmatch(what):
-            raise KeyError(what)
+            raise NotThere
         return Job(self.jobs / what)
 
     def start(self, what: str, *commands: list[str]) -> Job:
@@ -281,11 +288,11 @@ class Cases:
         """Return a case by its name, which is no path.
 
         Raises:
-            KeyError: if there is none.
+            NotThere: if there is none.
         """
         case = Case(self.home / name)
         if not _NAME.fullmatch(name) or not (case.folder / "case.json").is_file():
-            raise KeyError(name)
+            raise NotThere
         return case
 
     def begin(self, name: str, source: dict[str, str]) -> Case:

@@ -31,7 +31,7 @@ from lightning_dpgen.release.rows.tables import FORMATS
 from lightning_dpgen.sampling.errors import BadRecords
 from lightning_dpgen.specs.run import check_privacy, load_settings_without_slow_defaults, with_default_bins
 from lightning_dpgen.specs.usage_error import UsageError, describe_os_error
-from lightning_dpgen.studio.case import ALL_SETTINGS, SETTINGS, STUDIES, Case, Cases, Run
+from lightning_dpgen.studio.case import ALL_SETTINGS, SETTINGS, STUDIES, Case, Cases, NotThere, Run
 from lightning_dpgen.studio.guard import REPORT_POLICY
 from lightning_dpgen.studio.job import spell
 from lightning_dpgen.studio.schema_form import SchemaForm
@@ -89,7 +89,7 @@ def make_app(cases: Cases) -> Starlette:
         Route("/case/{case}/run/{run:int}/{where}/{file}", pages.file),
         Route("/case/{case}/job/{job}", pages.job),
     ]
-    handlers = dict.fromkeys(_MISTAKES, pages.mistake) | {HTTPException: pages.missing}
+    handlers = dict.fromkeys(_MISTAKES, pages.mistake) | dict.fromkeys((HTTPException, NotThere), pages.missing)
     return Starlette(routes=routes, exception_handlers=handlers)
 
 
@@ -314,6 +314,8 @@ class _Pages:
         """Return how far a job is, and what it has printed."""
         case, name = self._case(request), request.path_params["job"]
         job = case.job(name)
+        if not job.exists:
+            raise NotThere
         return await self._page("job.html.jinja", case=case, job=job, name=name)
 
     async def studies(self, request: Request) -> Response:

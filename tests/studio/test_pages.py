@@ -51,7 +51,13 @@ def test_names_of_cases_are_no_paths(studio, name):
     answer = studio.client.post("/new", data={"name": name, "path": str(studio.root / "people.csv")})
     # A browser cuts spaces off, as the program does.
     assert (answer.status_code == 303) == (name == "people\n")
-    for path in ("/case/.hidden", "/case/..%2f..", "/case/none/run/1", "/case/people/run/99999999999", "/case/people/job/.."):
+    for path in (
+        "/case/.hidden",
+        "/case/..%2f..",
+        "/case/none/run/1",
+        "/case/people/run/99999999999",
+        "/case/people/job/none",
+    ):
         assert studio.client.get(path).status_code == 404
 
 
