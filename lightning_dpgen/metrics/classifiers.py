@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,20 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import MOST_UNITS, categorical, check_fit, one_hot, ordinals, subsample, varying_units
-from lightning_dpgen.metrics.measure import A_LABEL, A_TEST, ENCODED, TABLE, Glance, Need, Result, beside_real, register
+from lightning_dpgen.metrics.measure import (
+    A_LABEL,
+    A_TEST,
+    ENCODED,
+    LIMITS_OF_SKILL,
+    TABLE,
+    Glance,
+    Need,
+    Plot,
+    Result,
+    beside_real,
+    part_lost,
+    register,
+)
 
 if TYPE_CHECKING:
     # A run that trains no network waits for no library that networks are trained with.
@@ -35,9 +49,11 @@ _MOST_PIXELS = 1_000
 _BOOSTED = 100
 # The most records of each side that are looked at, and the parts of the cross-validation.
 TOLD_APART, FOLDS = 10_000, 3
-DETECTED = "detected, 2 AUC - 1"
+DETECTED, COMMONEST = "detected, 2 AUC - 1", "commonest label, accuracy"
 # Bins of equal width in which stated probabilities are compared with how often they are right (Guo et al. 2017).
 _BINS = 15
+# Bins of a picture of that, and the records that a bin needs.
+_SHOWN, _FEW, _CALIBRATED = 10, 20, "Calibration of a classifier"
 # The least probability that a log loss counts.
 _LEAST = 1e-12
 
@@ -78,6 +94,13 @@ def train_on_synthetic(
         >>> train_on_synthetic(records, records, Layout(units=0, groups=(2, 2), label=1), classifiers=["random forest"])
         {'commonest label, accuracy': 0.5, 'random forest, accuracy': 1.0, 'random forest, AUC': 1.0}
     """
+    return score_labels(*label_chances(train, test, layout, classifiers=classifiers, total=total, seed=seed))
+
+
+def label_chances(
+    train: Encoded, test: Encoded, layout: Layout, *, classifiers: Sequence[str], total: bool, seed: int
+) -> tuple[dict[str, np.ndarray | None], np.ndarray, np.ndarray, int]:
+    """Train classifiers as `train_on_synthetic` does, and return the arguments of `score_labels`."""
     if layout.label is None:
         raise ValueError("these records have no label: declare one in their schema to train classifiers for it")
     for name, encoded in (("train", train), ("test", test)):
@@ -94,7 +117,7 @@ def train_on_synthetic(
     if len(np.unique(y)) > 1 and layout.units + len(groups):
         for name in classifiers:
             chances[name] = _chances(name, train, y, test, layout, units, groups, total, seed)
-    return score_labels(chances, y, answers, layout.groups[layout.label])
+    return chances, y, answers, layout.groups[layout.label]
 
 
 def score_labels(
@@ -113,7 +136,7 @@ def score_labels(
         {'commonest label, accuracy': 0.5, 'coin, accuracy': 1.0, 'coin, AUC': 1.0}
     """
     commonest = np.bincount(learned).argmax()
-    scores = {"commonest label, accuracy": float((answers == commonest).mean())}
+    scores = {COMMONEST: float((answers == commonest).mean())}
     for name, likely in chances.items():
         told = commonest if likely is None else np.unique(learned)[likely.argmax(axis=1)]
         scores[f"{name}, accuracy"] = float((told == answers).mean())
@@ -192,8 +215,10 @@ def best_classifier(evaluation: Any) -> list[Glance]:
     if not scores:
         return []
     best = max(scores, key=scores.__getitem__)
-    below = beside_real(evaluation.reference[TRAINING][f"{best}, accuracy"])
-    return [Glance(scores[best], f"accuracy, {best}", below=below)]
+    real, commonest = evaluation.reference[TRAINING][f"{best}, accuracy"], evaluation.scores[TRAINING][COMMONEST]
+    # Where real records do not teach the label either, nothing is lost.
+    lost = part_lost(scores[best], real, commonest) if real > commonest else None
+    return [Glance(scores[best], f"accuracy, {best}", "", beside_real(real), lost, LIMITS_OF_SKILL)]
 
 
 @register(
@@ -207,7 +232,46 @@ def _train(sides: Sides) -> Result:
     sides = sides.encoded
     classifiers = CLASSIFIERS[:2] if sides.alike and sides.layout.units > _BOOSTED else CLASSIFIERS
     asked = {"classifiers": classifiers, "total": sides.alike, "seed": sides.seed}
-    return Result(*(train_on_synthetic(side, sides.test, sides.layout, **asked) for side in (sides.synthetic, sides.real)))
+    told = [label_chances(side, sides.test, sides.layout, **asked) for side in (sides.synthetic, sides.real)]
+    scores = [score_labels(*own) for own in told]
+    learned = {name: chances for name, chances in told[0][0].items() if chances is not None}
+    if not learned:
+        return Result(*scores)
+    best = max(learned, key=lambda name: scores[0][f"{name}, accuracy"])
+    curves = {
+        f"learned from {side} records": calibration_curve(chances[best], np.unique(y), answers)
+        for side, (chances, y, answers, _) in zip(("synthetic", "real"), told, strict=True)
+        if chances[best] is not None
+    }
+    note = f"The answers of {best} for real records: the probability that it states, and how often that is right."
+    return Result(*scores, plots=[Plot(_CALIBRATED, "", "calibration", {"curves": curves, "alt": _CALIBRATED}, (note,))])
+
+
+def calibration_curve(chances: np.ndarray, labels: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean probabilities of a statement, and the share of records of which it is true, in bins of the first.
+
+    The statement of two labels is that a record has the second; of more labels, that it has the likeliest one.
+
+    Args:
+        chances: (n, labels), n above 0.
+        labels: (labels,) the labels that were learned, in their order.
+        answers: (n,) the true ones.
+
+    Returns:
+        Both (bins,), of bins of equal width with 20 records or more.
+
+    Example:
+        >>> chances = np.repeat([[0.8, 0.2], [0.2, 0.8]], 50, axis=0)
+        >>> stated, true = calibration_curve(chances, np.array([0, 1]), np.repeat([0, 1, 0, 1], [40, 10, 5, 45]))
+        >>> stated.round(2).tolist(), true.round(2).tolist()
+        ([0.2, 0.8], [0.2, 0.9])
+    """
+    told = np.ones(len(chances), np.int64) if len(labels) == 2 else chances.argmax(axis=1)
+    stated, true = chances[np.arange(len(chances)), told], labels[told] == answers
+    bins = (stated * _SHOWN).astype(int).clip(max=_SHOWN - 1)
+    counts, *sums = (np.bincount(bins, weights, _SHOWN) for weights in (None, stated, true.astype(float)))
+    enough = counts >= _FEW
+    return sums[0][enough] / counts[enough], sums[1][enough] / counts[enough]
 
 
 def detection(real: Encoded, synthetic: Encoded, layout: Layout, *, total: bool = True, seed: int = 0) -> dict[str, float]:
@@ -270,7 +334,9 @@ _ENOUGH = Need(
     lambda sides: min(len(sides.real), len(sides.synthetic)) >= FOLDS, f"there are fewer than {FOLDS} records on one side"
 )
 ASKED = {
-    "section": DETECTION, "better": "lower", "needs": (_ENOUGH,), "glance": {"AUC": "AUC of telling them apart"}
+    "section": DETECTION, "better": "lower", "needs": (_ENOUGH,), "glance": {"AUC": "AUC of telling them apart"},
+    # Rows that are recognisable may have the right shares and means: that alone is never poor.
+    "ends": (0.5, 1.0), "limits": (LIMITS_OF_SKILL[0], math.inf),
 }  # fmt: skip
 
 

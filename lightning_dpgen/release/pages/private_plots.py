@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from PIL import Image
@@ -18,6 +19,8 @@ from lightning_dpgen.release.pages.text import printable
 from lightning_dpgen.release.rows.pictures import enlarged
 
 _LABELLED, _BARS, _LETTERS = 10, 60, 11
+# The largest value in medians from which on quantiles are drawn by their logarithms.
+_FAR = 30.0
 
 
 def drawn(draw: Callable[[Axes], None], width: float, height: float, alt: str) -> Markup:
@@ -93,6 +96,100 @@ def heat_map(values: np.ndarray, names: Sequence[str], alt: str) -> Markup:
 
     inches = min(8.0, 2.4 + 0.32 * size)
     return drawn(draw, inches + 0.6, inches, alt)
+
+
+def two_maps(
+    real: np.ndarray, synthetic: np.ndarray, alt: str, *, names: Sequence[Sequence[str]], axes: Sequence[str]
+) -> Markup:
+    """Draw the shares (a, b) of the values of two columns together, real beside synthetic.
+
+    Args:
+        names: of the values of both columns.
+        axes: the names of both columns.
+    """
+    # Values that no record has are left out.
+    some = [np.flatnonzero((real + synthetic).sum(axis=axis)) for axis in (1, 0)]
+    sides = {"real": real[np.ix_(*some)], "synthetic": synthetic[np.ix_(*some)]}
+    rows, columns = ([printable(own[int(place)], 14) for place in at] for own, at in zip(names, some, strict=True))
+
+    def draw(axis: Axes) -> None:
+        figure, top = axis.figure, max(float(side.max()) for side in sides.values())
+        axis.remove()
+        for own, (name, shares) in zip(figure.subplots(1, 2, sharey=True), sides.items(), strict=True):
+            # One common value would leave all others white.
+            own.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0.0, top), aspect="auto")
+            own.set_xticks(range(len(columns)), columns, rotation=45, ha="right", rotation_mode="anchor")
+            own.set_yticks(range(len(rows)), rows)
+            own.set(title=name, xlabel=printable(axes[1], 30))
+            own.tick_params(length=0)
+            own.spines[:].set_visible(False)
+        figure.axes[0].set_ylabel(printable(axes[0], 30))
+
+    return drawn(draw, 5.6, 3.4, alt)
+
+
+def numbers(
+    real: np.ndarray,
+    synthetic: np.ndarray,
+    alt: str,
+    *,
+    edges: np.ndarray,
+    quantiles: Sequence[np.ndarray],
+    dates: Sequence[Sequence[tuple[float, str]]],
+    along: str,
+) -> Markup:
+    """Draw a column of numbers: histograms of both sides over each other, and their quantiles against each other.
+
+    Args:
+        real, synthetic: (bars,) shares.
+        edges: (bars + 1,) of the bars.
+        quantiles: of the real values, and of as many synthetic ones.
+        dates: places and texts of the ticks of both pictures; empty for numbers.
+        along: the unit.
+    """
+
+    def draw(axis: Axes) -> None:
+        figure = axis.figure
+        axis.remove()
+        left, right = figure.subplots(1, 2)
+        left.stairs(real, edges, fill=True, color=REAL, label="real")
+        left.stairs(synthetic, edges, color=SYNTHETIC, linewidth=1.4, label="synthetic")
+        left.set(xlabel=printable(along, 30), ylabel="share of values", ylim=(0.0, None))
+        left.legend()
+        ends = min(own[0] for own in quantiles), max(own[-1] for own in quantiles)
+        right.plot(ends, ends, color=LINE, linewidth=1.2)
+        right.plot(*quantiles, color=SYNTHETIC, marker=".", markersize=3, linewidth=0.8)
+        right.set(xlabel="real", ylabel="synthetic")
+        if not dates:
+            # One far value would squeeze all others.
+            if ends[0] > 0.0 and ends[1] > _FAR * np.median(quantiles[0]):
+                right.set(xscale="log", yscale="log")
+            _plain_numbers(right)
+            for one in (left.xaxis, right.xaxis, right.yaxis):
+                if one.get_scale() == "linear":
+                    one.set_major_locator(MaxNLocator(3))
+                    one.set_major_formatter(lambda value, _: f"{value:,.6g}")
+            return
+        for one, ticks in zip((left.xaxis, right.xaxis, right.yaxis), (dates[0], dates[1], dates[1]), strict=True):
+            one.set_ticks([place for place, _ in ticks], [text for _, text in ticks])
+        for own in (left, right):
+            own.tick_params(axis="x", rotation=20)
+
+    return drawn(draw, 5.6, 2.6, alt)
+
+
+def calibration(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], alt: str) -> Markup:
+    """Draw how often statements are true by the probability that they are given, beside the line where both are equal."""
+
+    def draw(axes: Axes) -> None:
+        axes.plot([0, 1], [0, 1], color=LINE, linewidth=1.2)
+        for (name, curve), colour in zip(curves.items(), (SYNTHETIC, REAL), strict=False):
+            axes.plot(*curve, color=colour, linewidth=1.6, marker=".", label=name)
+        axes.set(xlabel="stated probability", ylabel="share of records of which it is true")
+        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        axes.legend()
+
+    return drawn(draw, 4.0, 3.6, alt)
 
 
 def lines(
