@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
+from sklearn.calibration import calibration_curve
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -24,14 +25,13 @@ from lightning_dpgen.metrics.measure import (
     A_LABEL,
     A_TEST,
     ENCODED,
-    LIMITS_OF_SKILL,
+    SKILL,
     TABLE,
     Glance,
     Need,
     Plot,
     Result,
-    beside_real,
-    part_lost,
+    glance_of,
     register,
 )
 
@@ -52,8 +52,6 @@ TOLD_APART, FOLDS = 10_000, 3
 DETECTED, COMMONEST = "detected, 2 AUC - 1", "commonest label, accuracy"
 # Bins of equal width in which stated probabilities are compared with how often they are right (Guo et al. 2017).
 _BINS = 15
-# Bins of a picture of that, and the records that a bin needs.
-_SHOWN, _FEW, _CALIBRATED = 10, 20, "Calibration of a classifier"
 # The least probability that a log loss counts.
 _LEAST = 1e-12
 
@@ -217,8 +215,8 @@ def best_classifier(evaluation: Any) -> list[Glance]:
     best = max(scores, key=scores.__getitem__)
     real, commonest = evaluation.reference[TRAINING][f"{best}, accuracy"], evaluation.scores[TRAINING][COMMONEST]
     # Where real records do not teach the label either, nothing is lost.
-    lost = part_lost(scores[best], real, commonest) if real > commonest else None
-    return [Glance(scores[best], f"accuracy, {best}", "", beside_real(real), lost, LIMITS_OF_SKILL)]
+    ends = (1.0, commonest) if real > commonest else None
+    return [glance_of(scores[best], real, f"accuracy, {best}", ends, limits=SKILL)]
 
 
 @register(
@@ -234,44 +232,27 @@ def _train(sides: Sides) -> Result:
     asked = {"classifiers": classifiers, "total": sides.alike, "seed": sides.seed}
     told = [label_chances(side, sides.test, sides.layout, **asked) for side in (sides.synthetic, sides.real)]
     scores = [score_labels(*own) for own in told]
-    learned = {name: chances for name, chances in told[0][0].items() if chances is not None}
-    if not learned:
-        return Result(*scores)
-    best = max(learned, key=lambda name: scores[0][f"{name}, accuracy"])
-    curves = {
-        f"learned from {side} records": calibration_curve(chances[best], np.unique(y), answers)
-        for side, (chances, y, answers, _) in zip(("synthetic", "real"), told, strict=True)
-        if chances[best] is not None
-    }
-    note = f"The answers of {best} for real records: the probability that it states, and how often that is right."
-    return Result(*scores, plots=[Plot(_CALIBRATED, "", "calibration", {"curves": curves, "alt": _CALIBRATED}, (note,))])
+    return Result(*scores, plots=_calibration(told, scores[0]))
 
 
-def calibration_curve(chances: np.ndarray, labels: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean probabilities of a statement, and the share of records of which it is true, in bins of the first.
+def _calibration(told: Sequence[tuple], scores: Mapping[str, float]) -> list[Plot]:
+    """Draw how often the best classifier is right by the probability that it states, in tenths of the records.
 
-    The statement of two labels is that a record has the second; of more labels, that it has the likeliest one.
-
-    Args:
-        chances: (n, labels), n above 0.
-        labels: (labels,) the labels that were learned, in their order.
-        answers: (n,) the true ones.
-
-    Returns:
-        Both (bins,), of bins of equal width with 20 records or more.
-
-    Example:
-        >>> chances = np.repeat([[0.8, 0.2], [0.2, 0.8]], 50, axis=0)
-        >>> stated, true = calibration_curve(chances, np.array([0, 1]), np.repeat([0, 1, 0, 1], [40, 10, 5, 45]))
-        >>> stated.round(2).tolist(), true.round(2).tolist()
-        ([0.2, 0.8], [0.2, 0.9])
+    Of two labels it states the second one; of more, the likeliest.
     """
-    told = np.ones(len(chances), np.int64) if len(labels) == 2 else chances.argmax(axis=1)
-    stated, true = chances[np.arange(len(chances)), told], labels[told] == answers
-    bins = (stated * _SHOWN).astype(int).clip(max=_SHOWN - 1)
-    counts, *sums = (np.bincount(bins, weights, _SHOWN) for weights in (None, stated, true.astype(float)))
-    enough = counts >= _FEW
-    return sums[0][enough] / counts[enough], sums[1][enough] / counts[enough]
+    best, curves = max(told[0][0], key=lambda name: scores[f"{name}, accuracy"]), {}
+    for side, (all_chances, y, answers, _) in zip(("synthetic", "real"), told, strict=True):
+        if (chances := all_chances[best]) is None:
+            continue
+        labels = np.unique(y)
+        places = np.full(len(chances), 1) if len(labels) == 2 else chances.argmax(axis=1)
+        stated = chances[np.arange(len(chances)), places]
+        true, mean = calibration_curve(labels[places] == answers, stated, pos_label=True, n_bins=10, strategy="quantile")
+        curves[f"learned from {side} records"] = mean, true
+    axes = ("stated probability", "share of records of which it is true", "as stated")
+    note = f"Answers of {best} for real records: the probability that they state, and how often they are right."
+    content = {"rates": curves, "alt": "calibration of a classifier", "axes": axes}
+    return [Plot("Calibration of a classifier", "", "operating_curves", content, (note,))] if curves else []
 
 
 def detection(real: Encoded, synthetic: Encoded, layout: Layout, *, total: bool = True, seed: int = 0) -> dict[str, float]:
@@ -336,7 +317,7 @@ _ENOUGH = Need(
 ASKED = {
     "section": DETECTION, "better": "lower", "needs": (_ENOUGH,), "glance": {"AUC": "AUC of telling them apart"},
     # Rows that are recognisable may have the right shares and means: that alone is never poor.
-    "ends": (0.5, 1.0), "limits": (LIMITS_OF_SKILL[0], math.inf),
+    "ends": (0.5, 1.0), "limits": (SKILL[0], math.inf),
 }  # fmt: skip
 
 

@@ -22,13 +22,11 @@ TABLE, ENCODED = "table", "encoded"
 _BETTER = {"lower": "Lower is better.", "higher": "Higher is better.", "target": ""}
 # The best and the worst value of a score, where nothing else is said.
 _ENDS = {"lower": (0.0, 1.0), "higher": (1.0, 0.0)}
-# The part of the way from real records to the worst value up to which a score is good, and beyond which it is poor. A
-# twentieth is what tables of rounded percentages hide. Where a fifth of the quality is lost, single columns are left and
-# much of what goes together is not.
-LIMITS = (0.05, 0.2)
-# The same of what a classifier knows beyond the commonest answer: draws of one run differ by a fifth of it
-# (docs/how_to/judge_a_release.md), so less is not told.
-LIMITS_OF_SKILL = (0.2, 0.5)
+# The parts of the way from real records to the worst value up to which a score is good, and beyond which it is poor. A
+# twentieth hides in tables of rounded percentages; where a fifth is lost, much of what goes together is.
+LEVELS, LIMITS = ("good", "fair", "poor"), (0.05, 0.2)
+# The same of what a classifier knows beyond guessing: draws of one run differ by a fifth of it (how_to/judge_a_release.md).
+SKILL = (0.2, 0.5)
 
 
 @dataclass(frozen=True)
@@ -111,8 +109,8 @@ class Glance:
         words: its meaning.
         name: a name from the records, said after the words.
         below: what it is compared with.
-        lost: the part of the way from real records to the worst value, 0 or more; None where it cannot be said.
-        limits: as of `Measure`.
+        lost: the part of the way from real records to the worst value; None where it cannot be said.
+        limits: see `LIMITS`.
     """
 
     value: float
@@ -124,21 +122,29 @@ class Glance:
 
     @property
     def level(self) -> str | None:
-        """One of `LEVELS`; None of a score that is no matter of good or poor."""
+        """One of `LEVELS`; None where it cannot be said."""
         return None if self.lost is None else LEVELS[sum(self.lost > limit for limit in self.limits)]
 
 
-LEVELS = ("good", "fair", "poor")
+Ends = tuple[float, float] | None
 
 
-def part_lost(value: float, best: float, worst: float) -> float:
-    """Return the part of the way from the best value to the worst that is lost.
+def glance_of(value: float, reference: float | None, words: str, ends: Ends = _ENDS["lower"], **fields: Any) -> Glance:
+    """Return a score beside that of real records; without these, beside the best value.
+
+    Args:
+        ends: the best value and the worst; None of a score that is no matter of good or poor.
+        fields: others of `Glance`.
 
     Example:
-        >>> part_lost(0.75, best=0.5, worst=1.0), part_lost(0.9, best=0.8, worst=0.0)
-        (0.5, 0.0)
+        >>> glance_of(0.75, 0.5, "AUC").lost, glance_of(0.9, 0.8, "accuracy", (1.0, 0.0)).level
+        (0.5, 'good')
     """
-    return max(0.0, (best - value) / (best - worst)) if best != worst else 0.0
+    lost = None
+    if ends is not None:
+        best, worst = (ends[0] if reference is None else reference), ends[1]
+        lost = max(0.0, (best - value) / (best - worst)) if best != worst else 0.0
+    return Glance(value, words, below=beside_real(reference), lost=lost, **fields)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,9 +189,8 @@ class Measure:
         compute: returns a `Result` of the sides (`sides.Sides`), or the reason in words why there is none.
         needs: what the sides must have.
         glance: the scores to look at first, each with its words; or a function that picks `Glance`s of an `Evaluation`.
-        ends: the best value of its scores, where no real records stand beside it, and the worst; None for 0 and 1.
-        limits: the parts of the way from real records to the worst value up to which a score is good, and beyond which it
-            is poor.
+        ends: the best value of its scores and the worst; None for 0 and 1.
+        limits: see `LIMITS`.
         of_results: whether `compute` is told the results of all other sections (by their names) in place of the sides.
 
     Example:
@@ -202,7 +207,7 @@ class Measure:
     says: str = ""
     needs: tuple[Need, ...] = ()
     glance: Mapping[str, str] | Callable[[Any], list[Glance]] = field(default_factory=dict)
-    ends: tuple[float, float] | None = None
+    ends: Ends = None
     limits: tuple[float, float] = LIMITS
     of_results: bool = False
 
@@ -214,16 +219,13 @@ class Measure:
         """Return the scores of an `Evaluation` to look at first."""
         if callable(self.glance):
             return self.glance(evaluation)
-        scores = evaluation.scores.get(self.section, {})
-        return [self.glance_at(evaluation, score, words) for score, words in self.glance.items() if score in scores]
-
-    def glance_at(self, evaluation: Any, score: str, words: str, name: str = "") -> Glance:
-        """Return a score of an `Evaluation` that it has, beside that of real records."""
-        value, reference = (of.get(self.section, {}).get(score) for of in (evaluation.scores, evaluation.reference))
-        ends, lost = self.ends or _ENDS.get(self.better), None
-        if ends is not None:
-            lost = part_lost(value, ends[0] if reference is None else reference, ends[1])
-        return Glance(value, words, name, beside_real(reference), lost, self.limits)
+        scores, reference = (of.get(self.section, {}) for of in (evaluation.scores, evaluation.reference))
+        ends = self.ends or _ENDS.get(self.better)
+        return [
+            glance_of(scores[score], reference.get(score), words, ends, limits=self.limits)
+            for score, words in self.glance.items()
+            if score in scores
+        ]
 
 
 def average_and_worst(title: str, numbers: Sequence[float]) -> dict[str, float]:

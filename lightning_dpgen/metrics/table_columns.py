@@ -138,41 +138,28 @@ def column_distance(column: Modelled, real: np.ndarray, other: np.ndarray, lengt
     return max(_largest_difference(real, other), min(1.0, _moved(*ordinary_values, length)))
 
 
-# Columns of which it is computed what their form alone makes of them: those that differ most.
-FORMED = 6
+def compared_distances(sides: TableSides) -> list[dict[str, float]]:
+    """Return the distances of the columns of synthetic records, and of the real ones in their place if there are any."""
+    return [column_distances(sides.real, other, sides.spreads) for other in sides.compared]
 
 
-def distance_of_form(values: TableValues, name: str, length: float | None, seed: int) -> float:
+def _distance_of_form(column: Modelled, real: TableValues, length: float | None, seed: int) -> float:
     """Return how far a column is from itself as a model without any error would learn and draw it.
 
-    Numbers are put into the schema's bins, and rare values of categories into its groups, and drawn from these again. It
-    is 0 of a column that is computed from others or learned by its distance from another one.
-
-    Args:
-        values: real records.
-        length: as of `column_distance`.
-        seed: of the draw.
-
-    Example:
-        >>> from lightning_dpgen.data.tables.schema_file import parse_schema
-        >>> schema = parse_schema("columns: {age: {type: integer, low: 0, high: 99, bins: 2}}")
-        >>> values = TableValues(schema, np.tile([[0.0], [10.0]], (50, 1)), np.zeros((100, 0), int))
-        >>> round(distance_of_form(values, "age", 10.0, 0), 1) > 0.5
-        True
+    Numbers are put into the schema's bins, and rare values of categories into its groups, and drawn from these again. It is
+    0 of a column that is computed from others or learned by its distance from another one.
     """
-    rules = values.schema.rules
-    (column,) = (column for column in values.schema.recorded if column.name == name)
-    if name in rules.unlearned or name in rules.relatives:
+    rules = real.schema.rules
+    if column.name in rules.unlearned or column.name in rules.relatives:
         return 0.0
-    learned, found = rules.learned.get(name, column), values.column(name)
-    absent = found >= column.present if isinstance(column, Category) else np.isnan(found)
+    learned, found = rules.learned.get(column.name, column), real.column(column.name)
+    absent = np.isnan(found) if isinstance(column, Numeric) else found >= column.present
     there = np.where(absent, column.grid.low, found)
-    whole = isinstance(column, Category) or column.scale.whole
-    array = column.restored(there.astype(np.int64) if whole else there, absent)
-    codes, units = learned.encode(array, True, Counter())
-    drawn, lost = column.numbers(learned.decode(codes, units, np.random.default_rng(seed)), True, Counter())
-    drawn = np.where(lost, column.present if isinstance(column, Category) else np.nan, drawn)
-    return column_distance(column, found, drawn.astype(found.dtype), length)
+    array = column.restored(there.astype(np.int64) if column.grid.whole else there, absent)
+    drawn = learned.decode(*learned.encode(array, True, Counter()), np.random.default_rng(seed))
+    numbers, lost = column.numbers(drawn, True, Counter())
+    again = np.where(lost, np.nan if isinstance(column, Numeric) else column.present, numbers)
+    return column_distance(column, found, again.astype(found.dtype), length)
 
 
 def _numeric(real: TableValues, other: TableValues, lengths: np.ndarray) -> dict[str, np.ndarray]:
@@ -205,7 +192,7 @@ def _missing(real: TableValues, other: TableValues) -> float:
 )  # fmt: skip
 def _compare_columns(sides: TableSides) -> Result:
     """Compare single columns: numbers by their distribution functions and how far they lie, categories by shares."""
-    results, found = [], [column_distances(sides.real, other, sides.spreads) for other in sides.compared]
+    results, found = [], compared_distances(sides)
     for other, apart in zip(sides.compared, found, strict=True):
         scores = average_and_worst("one column", list(apart.values()))
         if sides.real.of_numbers:
@@ -215,79 +202,37 @@ def _compare_columns(sides: TableSides) -> Result:
             scores |= average_and_worst("categories, total variation", [apart[c.name] for c in sides.real.of_codes])
         scores["missing values, largest difference of shares"] = _missing(sides.real, other)
         results.append(scores)
-    figures, lengths = (
-        column_shares(sides, found[0]),
-        dict(zip((c.name for c in sides.real.of_numbers), sides.spreads, strict=True)),
-    )
-    for figure in figures:
-        figure["expected"] = found[-1][figure["name"]] if len(found) > 1 else 0.0
+    figures, plots = column_shares(sides, found), []
+    columns = {column.name: column for column in sides.real.schema.recorded}
+    lengths = dict(zip((column.name for column in sides.real.of_numbers), sides.spreads.tolist(), strict=True))
     for figure in figures[:FORMED]:
         name = figure["name"]
-        figure["of_form"] = distance_of_form(sides.real, name, lengths.get(name), sides.seed)
-    return Result(*results, figures={"columns": figures}, plots=_plot_numbers(sides, figures))
+        figure["of_form"] = _distance_of_form(columns[name], sides.real, lengths.get(name), sides.seed)
+    for name in [figure["name"] for figure in figures if figure["name"] in lengths][:_DRAWN]:
+        column, sided = columns[name], {side: getattr(sides, side).column(name) for side in ("real", "synthetic")}
+        there = {side: own[~(np.isnan(own) | np.isin(own, column.special_ticks))] for side, own in sided.items()}
+        if all(map(len, there.values())):
+            content = there | {"column": column, "alt": f"{name}, real and synthetic"}
+            plots.append(Plot("Histograms and quantiles of numbers", name, "numbers", content, _NOTES))
+    return Result(*results, figures={"columns": figures}, plots=plots)
 
 
-# Columns of numbers that are drawn, bars of a histogram, the share of values at each end that it leaves out, and quantiles.
-_DRAWN, _BARS, _LEFT_OUT, _QUANTILES = 12, 40, 0.005, np.linspace(0.0, 1.0, 101)
+# Columns of which it is computed what their form alone makes of them, and columns of numbers that are drawn: those that
+# differ most.
+FORMED, _DRAWN = 6, 12
 _NOTES = (
-    "Left: shares of the values from the 0.5 % to the 99.5 % quantile, in bars of equal width; special and missing values "
-    "are left out. Right: the quantiles of real values across and of synthetic ones up, in steps of a hundredth, the ends "
-    "among them. Equal columns follow the line.",
+    "Left: shares of the values from the 0.5 % to the 99.5 % quantile, without special and missing ones. Right: each "
+    "hundredth quantile of real values across, and of synthetic ones up. Those of equal columns lie on the line.",
 )
 
 
-def _plot_numbers(sides: TableSides, figures: Sequence[dict[str, Any]]) -> list[Plot]:
-    """Draw histograms and quantiles of the columns of numbers that differ most, in their own unit."""
-    columns = {column.name: column for column in sides.real.of_numbers}
-    both = {side: ordinary(getattr(sides, side)).T for side in ("real", "synthetic")}
-    places, plots = {name: place for place, name in enumerate(columns)}, []
-    for name in [figure["name"] for figure in figures if figure["name"] in columns][:_DRAWN]:
-        values = [numbers[places[name]] for numbers in both.values()]
-        values = [side[~np.isnan(side)] for side in values]
-        if all(map(len, values)):
-            content = numbers_drawn(columns[name], *values)
-            plots.append(Plot("Histograms and quantiles of numbers", name, "numbers", content, _NOTES))
-    return plots
-
-
-def numbers_drawn(column: Numeric, real: np.ndarray, synthetic: np.ndarray) -> dict[str, Any]:
-    """Return what is drawn of the values (n,) and (m,) of a column, on the scale of the file.
-
-    Example:
-        >>> from lightning_dpgen.data.tables.schema_keys import column_of
-        >>> age = column_of("age", {"type": "integer", "low": 0, "high": 99, "bins": 1})
-        >>> drawn = numbers_drawn(age, np.array([1.0, 1.0, 3.0]), np.array([1.0, 2.0, 2.0]))
-        >>> drawn["edges"].tolist(), drawn["synthetic"].round(2).tolist()
-        ([0.5, 1.5, 2.5, 3.5], [0.33, 0.67, 0.0])
-    """
-    quantiles = [np.quantile(side, _QUANTILES, method="inverted_cdf") for side in (real, synthetic)]
-    ends = [np.quantile(side, (_LEFT_OUT, 1.0 - _LEFT_OUT), method="inverted_cdf") for side in (real, synthetic)]
-    low, high = min(end[0] for end in ends), max(end[1] for end in ends)
-    if column.scale.whole:
-        # Bars hold as many whole values each.
-        low, step = low - 0.5, max(1.0, np.ceil((high - low + 1.0) / _BARS))
-        edges = low + step * np.arange(int(np.ceil((high + 0.5 - low) / step)) + 1)
-    else:
-        edges = np.linspace(low, high if high > low else low + 1.0, _BARS + 1)
-    shares = [np.histogram(side, edges)[0] / len(side) for side in (real, synthetic)]
-    unit, dates = (1.0, None) if column.type not in ("integer", "number") else (column.scale.unit, ())
-    if dates is None:
-        least, most = min(own[0] for own in quantiles), max(own[-1] for own in quantiles)
-        places = [np.linspace(*between, 3).round() for between in ((low, edges[-1]), (least, most))]
-        dates = [[(float(at), str(column.scale.declared(round(at)))) for at in of] for of in places]
-    return {
-        "edges": edges / unit, "real": shares[0], "synthetic": shares[1], "quantiles": [own / unit for own in quantiles],
-        "dates": dates, "along": getattr(column.declared, "unit", None) or "value", "alt": f"{column.name}, drawn",
-    }  # fmt: skip
-
-
 def column_shares(
-    sides: TableSides, distances: dict[str, float], prefix: str = "", before: int = 0
+    sides: TableSides, found: Sequence[dict[str, float]], prefix: str = "", before: int = 0
 ) -> list[dict[str, Any]]:
     """Return each column with the shares of its values, numbers in bins in their order; the worst column first.
 
     Args:
-        distances: of the columns, by their names.
+        found: the distances of the columns, as of `compared_distances`.
         prefix: of the names that are shown.
         before: the number of columns of other tables that stand before these.
     """
@@ -304,8 +249,9 @@ def column_shares(
             shares = [side[order] for side in shares]
         figures = summary.get(column.name)
         columns.append(
-            {"name": shown, "column": before + place, "distance": distances[column.name], "choices": names,
-             "synthetic": shares[0], "real": shares[1], "summary": figures and replace(figures, name=shown)}
+            {"name": shown, "column": before + place, "distance": found[0][column.name], "choices": names,
+             "synthetic": shares[0], "real": shares[1], "summary": figures and replace(figures, name=shown),
+             "expected": found[-1][column.name] if len(found) > 1 else None}
         )  # fmt: skip
     return sorted(columns, key=lambda column: -column["distance"])
 

@@ -27,7 +27,7 @@ _MEAN = math.sqrt(2.0 / math.pi)
 
 
 def known_causes(mixture: Mixture, certificate: Mapping[str, Any]) -> dict[Any, list[Cause]]:
-    """Return causes by the name of a column, or by the names of two, from public facts alone.
+    """Return causes by the names of one column or of two, from public facts alone.
 
     Args:
         mixture: of any records; those of other kinds than tables have none.
@@ -36,13 +36,13 @@ def known_causes(mixture: Mixture, certificate: Mapping[str, Any]) -> dict[Any, 
     schema = mixture.network.schema
     if not kind_of(schema).tabular:
         return {}
-    causes = {name: [cause] for name, cause in _of_rules(mixture).items()}
+    causes = {names: [cause] for names, cause in _of_rules(mixture).items()}
     for names, cause in _of_noise(schema, certificate).items():
         causes.setdefault(names, []).append(cause)
     return causes
 
 
-def _of_rules(mixture: Mixture) -> dict[str, Cause]:
+def _of_rules(mixture: Mixture) -> dict[Any, Cause]:
     """Return how far each column of all rows that the model draws is from that of the rows which keep the constraints."""
     schema = mixture.network.schema
     if not schema.restricts:
@@ -57,16 +57,12 @@ def _of_rules(mixture: Mixture) -> dict[str, Cause]:
     broken = list(zip(schema.rules.broken(rows.rows()), schema.rules.tied, strict=True))
     causes = {}
     for name, part in column_distances(rows, kept, spreads(rows)).items():
-        own = [rule for rule, tied in broken if name in tied]
-        text, share = max(own or [rule for rule, _ in broken], key=lambda rule: rule[1])
-        because = (
-            f"the rule {text} moves it: {share:.0%} of the rows that the model draws break it and are drawn anew, and "
-        )
-        because += f"all rules together move the column by {part:.2f}"
-        cure = f"for {quoted_name(name)}: leave out the rule {text}, if some records only seem to keep it, let a column "
-        causes[name] = Cause(
-            part, because, cure + "follow from the others (relative_to, or =), or cut its columns into more bins"
-        )
+        own = [rule for rule, tied in broken if name in tied] or [rule for rule, _ in broken]
+        text, share = max(own, key=lambda rule: rule[1])
+        because = f"the rule {text}, which {share:.0%} of the rows of the model break, moves it: leaving out rows that "
+        because += f"break rules puts it off by {part:.2f}"
+        cure = f"for {quoted_name(name)}: correct the rule {text}, if some records only seem to keep it, or let a column "
+        causes[name,] = Cause(part, because, f"{cure}follow from the others (relative_to, or =)")
     return causes
 
 
@@ -81,22 +77,16 @@ def _of_noise(schema: TableSchema, certificate: Mapping[str, Any]) -> dict[Any, 
     if "singles" not in scales or not isinstance(n, int) or n < 1:
         return {}
     sizes = {column.name: column.choices for column in schema.modelled if column.choices}
-    causes = {}
+    single, pair, causes = scales["singles"], scales.get("pairs", math.inf), {}
     for name, size in sizes.items():
         # Counts of a column are known by its own table, and by those with each other column.
-        trust = scales["singles"] ** -2
-        if "pairs" in scales:
-            trust += sum(scales["pairs"] ** -2 / other for column, other in sizes.items() if column != name)
-        noise = trust**-0.5
-        because = (
-            f"each count of its {size:,} values or bins has noise of about {noise:,.0f}, beside {n / size:,.0f} records"
-        )
+        noise = (single**-2 + sum(pair**-2 / other for column, other in sizes.items() if column != name)) ** -0.5
+        because = f"a count of its {size:,} values or bins has noise of about {noise:,.0f}, and {n / size:,.0f} records"
         cure = f"for {quoted_name(name)}: fewer values (other) or bins"
-        causes[name] = Cause(0.5 * size * _MEAN * noise / n, because, cure)
+        causes[name,] = Cause(0.5 * size * _MEAN * noise / n, because, cure)
     for one, other in itertools.permutations(sizes, 2) if "pairs" in scales else ():
-        cells = sizes[one] * sizes[other]
-        because = f"a cell of their table holds {n / cells:,.0f} records on average, and noise of {scales['pairs']:,.0f}"
-        wide = quoted_name(max(one, other, key=sizes.__getitem__))
-        cure = f"fewer values (other) or bins of {wide}, which has {max(sizes[one], sizes[other])}"
-        causes[one, other] = Cause(0.5 * cells * _MEAN * scales["pairs"] / n, because, cure)
+        cells, wide = sizes[one] * sizes[other], max(one, other, key=sizes.__getitem__)
+        because = f"a cell of their table holds {n / cells:,.0f} records on average, and noise of {pair:,.0f}"
+        cure = f"for {quoted_name(wide)}, which has {sizes[wide]:,}: fewer values (other) or bins"
+        causes[one, other] = Cause(0.5 * cells * _MEAN * pair / n, because, cure)
     return causes

@@ -14,13 +14,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from PIL import Image
 
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.metrics.summaries import write_tick
 from lightning_dpgen.release.pages.plot_style import DARK_RULES, LINE, REAL, SYNTHETIC, plot_style
 from lightning_dpgen.release.pages.text import printable
 from lightning_dpgen.release.rows.pictures import enlarged
 
 _LABELLED, _BARS, _LETTERS = 10, 60, 11
-# The largest value in medians from which on quantiles are drawn by their logarithms.
-_FAR = 30.0
+# Bars of a histogram.
+_UPRIGHT = 40
 
 
 def drawn(draw: Callable[[Axes], None], width: float, height: float, alt: str) -> Markup:
@@ -101,95 +103,53 @@ def heat_map(values: np.ndarray, names: Sequence[str], alt: str) -> Markup:
 def two_maps(
     real: np.ndarray, synthetic: np.ndarray, alt: str, *, names: Sequence[Sequence[str]], axes: Sequence[str]
 ) -> Markup:
-    """Draw the shares (a, b) of the values of two columns together, real beside synthetic.
-
-    Args:
-        names: of the values of both columns.
-        axes: the names of both columns.
-    """
+    """Draw the shares (a, b) of the values of two columns together, real beside synthetic; both by their names."""
     # Values that no record has are left out.
     some = [np.flatnonzero((real + synthetic).sum(axis=axis)) for axis in (1, 0)]
-    sides = {"real": real[np.ix_(*some)], "synthetic": synthetic[np.ix_(*some)]}
     rows, columns = ([printable(own[int(place)], 14) for place in at] for own, at in zip(names, some, strict=True))
+    # One common value would leave all others white.
+    shades = PowerNorm(0.5, 0.0, float(max(real.max(), synthetic.max())))
 
-    def draw(axis: Axes) -> None:
-        figure, top = axis.figure, max(float(side.max()) for side in sides.values())
-        axis.remove()
-        for own, (name, shares) in zip(figure.subplots(1, 2, sharey=True), sides.items(), strict=True):
-            # One common value would leave all others white.
-            own.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, 0.0, top), aspect="auto")
+    def draw(whole: Axes) -> None:
+        whole.remove()
+        sides = zip(whole.figure.subplots(1, 2, sharey=True), (real, synthetic), ("real", "synthetic"), strict=True)
+        for own, shares, name in sides:
+            own.imshow(shares[np.ix_(*some)], cmap="Blues", norm=shades, aspect="auto")
             own.set_xticks(range(len(columns)), columns, rotation=45, ha="right", rotation_mode="anchor")
             own.set_yticks(range(len(rows)), rows)
-            own.set(title=name, xlabel=printable(axes[1], 30))
+            own.set(title=name, xlabel=printable(axes[1], 30), ylabel=printable(axes[0], 30))
+            own.label_outer()
             own.tick_params(length=0)
             own.spines[:].set_visible(False)
-        figure.axes[0].set_ylabel(printable(axes[0], 30))
 
     return drawn(draw, 5.6, 3.4, alt)
 
 
-def numbers(
-    real: np.ndarray,
-    synthetic: np.ndarray,
-    alt: str,
-    *,
-    edges: np.ndarray,
-    quantiles: Sequence[np.ndarray],
-    dates: Sequence[Sequence[tuple[float, str]]],
-    along: str,
-) -> Markup:
-    """Draw a column of numbers: histograms of both sides over each other, and their quantiles against each other.
-
-    Args:
-        real, synthetic: (bars,) shares.
-        edges: (bars + 1,) of the bars.
-        quantiles: of the real values, and of as many synthetic ones.
-        dates: places and texts of the ticks of both pictures; empty for numbers.
-        along: the unit.
-    """
-
-    def draw(axis: Axes) -> None:
-        figure = axis.figure
-        axis.remove()
-        left, right = figure.subplots(1, 2)
-        left.stairs(real, edges, fill=True, color=REAL, label="real")
-        left.stairs(synthetic, edges, color=SYNTHETIC, linewidth=1.4, label="synthetic")
-        left.set(xlabel=printable(along, 30), ylabel="share of values", ylim=(0.0, None))
-        left.legend()
-        ends = min(own[0] for own in quantiles), max(own[-1] for own in quantiles)
-        right.plot(ends, ends, color=LINE, linewidth=1.2)
-        right.plot(*quantiles, color=SYNTHETIC, marker=".", markersize=3, linewidth=0.8)
-        right.set(xlabel="real", ylabel="synthetic")
-        if not dates:
-            # One far value would squeeze all others.
-            if ends[0] > 0.0 and ends[1] > _FAR * np.median(quantiles[0]):
-                right.set(xscale="log", yscale="log")
-            _plain_numbers(right)
-            for one in (left.xaxis, right.xaxis, right.yaxis):
-                if one.get_scale() == "linear":
-                    one.set_major_locator(MaxNLocator(3))
-                    one.set_major_formatter(lambda value, _: f"{value:,.6g}")
-            return
-        for one, ticks in zip((left.xaxis, right.xaxis, right.yaxis), (dates[0], dates[1], dates[1]), strict=True):
-            one.set_ticks([place for place, _ in ticks], [text for _, text in ticks])
-        for own in (left, right):
-            own.tick_params(axis="x", rotation=20)
-
-    return drawn(draw, 5.6, 2.6, alt)
-
-
-def calibration(curves: Mapping[str, tuple[np.ndarray, np.ndarray]], alt: str) -> Markup:
-    """Draw how often statements are true by the probability that they are given, beside the line where both are equal."""
+def numbers(real: np.ndarray, synthetic: np.ndarray, alt: str, *, column: Numeric) -> Markup:
+    """Draw the values (n,) and (m,) of a column: histograms over each other, and quantiles against each other."""
+    both, whole = np.concatenate([real, synthetic]), column.scale.whole
+    low, high = np.quantile(both, (0.005, 0.995), method="inverted_cdf")
+    # A bar of whole values holds as many of them as any other.
+    step = max(1.0, np.ceil((high - low + 1.0) / _UPRIGHT)) if whole else (high - low) / _UPRIGHT or 1.0
+    edges = low - 0.5 * whole + step * np.arange(np.ceil((high - low + whole) / step) + 1)
+    quantiles = [np.quantile(side, np.linspace(0.0, 1.0, 101), method="inverted_cdf") for side in (real, synthetic)]
 
     def draw(axes: Axes) -> None:
-        axes.plot([0, 1], [0, 1], color=LINE, linewidth=1.2)
-        for (name, curve), colour in zip(curves.items(), (SYNTHETIC, REAL), strict=False):
-            axes.plot(*curve, color=colour, linewidth=1.6, marker=".", label=name)
-        axes.set(xlabel="stated probability", ylabel="share of records of which it is true")
-        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-        axes.legend()
+        axes.remove()
+        left, right = axes.figure.subplots(1, 2)
+        for values, colour, name in ((real, REAL, "real"), (synthetic, SYNTHETIC, "synthetic")):
+            shares = np.histogram(values, edges)[0] / len(values)
+            left.stairs(shares, edges, color=colour, fill=name == "real", linewidth=1.4, label=name)
+        left.set(xlabel=getattr(column.declared, "unit", None) or "value", ylabel="share of values", ylim=(0.0, None))
+        left.legend()
+        right.plot([both.min(), both.max()], [both.min(), both.max()], color=LINE, linewidth=1.2)
+        right.plot(*quantiles, color=SYNTHETIC, marker=".", markersize=3, linewidth=0.8)
+        right.set(xlabel="real", ylabel="synthetic")
+        for axis in (left.xaxis, right.xaxis, right.yaxis):
+            axis.set_major_locator(MaxNLocator(3, integer=whole))
+            axis.set_major_formatter(lambda tick, _: write_tick(column, tick))
 
-    return drawn(draw, 4.0, 3.6, alt)
+    return drawn(draw, 5.6, 2.6, alt)
 
 
 def lines(
@@ -258,16 +218,20 @@ def samples(curves: np.ndarray, alt: str) -> Markup:
     return drawn(draw, 4.6, 3.0, alt)
 
 
-def operating_curves(rates: Mapping[str, tuple[np.ndarray, np.ndarray]], alt: str) -> Markup:
-    """Draw the true positive rate of attacks by their false positive rate (ROC), beside that of guessing."""
+def operating_curves(
+    rates: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    alt: str,
+    *,
+    axes: Sequence[str] = ("share of others taken for members", "share of members found", "guessing"),
+) -> Markup:
+    """Draw true positive rates by false positive rates (ROC) or other shares; `axes` names both, and the diagonal."""
 
-    def draw(axes: Axes) -> None:
-        axes.plot([0, 1], [0, 1], color=LINE, linewidth=1.2, label="guessing")
-        for number, (name, (false, true)) in enumerate(rates.items()):
-            axes.plot(false, true, color=SYNTHETIC, linewidth=1.6, linestyle=("-", "--", ":")[number % 3], label=name)
-        axes.set(xlabel="share of others taken for members", ylabel="share of members found")
-        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-        axes.legend()
+    def draw(plot: Axes) -> None:
+        plot.plot([0, 1], [0, 1], color=LINE, linewidth=1.2, label=axes[2])
+        for number, (name, curve) in enumerate(rates.items()):
+            plot.plot(*curve, color=SYNTHETIC, linewidth=1.6, linestyle=("-", "--", ":")[number % 3], label=name)
+        plot.set(xlabel=axes[0], ylabel=axes[1], xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        plot.legend()
 
     return drawn(draw, 4.0, 3.6, alt)
 

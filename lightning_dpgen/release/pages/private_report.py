@@ -25,7 +25,7 @@ COLUMNS, PAIRED_COLUMNS = 24, 30
 # Letters of the names of columns.
 _LETTERS = 40
 # The form of a part of the page in which a plot is alone; others stand side by side.
-_FORMS = {"sheet": "pixels", "operating_curves": "square", "calibration": "square", "two_maps": "pair", "numbers": "pair"}
+_FORMS = {"sheet": "pixels", "operating_curves": "square", "two_maps": "pair", "numbers": "pair"}
 
 
 def write_private_report(
