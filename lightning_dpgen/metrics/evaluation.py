@@ -39,7 +39,7 @@ class Evaluation:
         listings: what differs most, by name.
         plots: pictures of the private report.
         remarks: sentences that are told before all scores, by their subject.
-        causes: what is publicly known to move a column, or two together, by a tuple of their names.
+        causes: what is known to move a column, or two together, by a tuple of their names.
         private: whether the release is a private one.
     """
 

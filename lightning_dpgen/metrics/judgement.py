@@ -83,26 +83,20 @@ def judge(evaluation: Evaluation) -> Judgement:
                 "tells who is in the data, or held-out records are of another kind; find out which before you publish"
             )
     columns = evaluation.figures.get("columns", ())
-    columns = [((own["name"],), own["distance"], own.get("expected"), _of_form(own)) for own in columns]
+    columns = [_apart((own["name"],), own["distance"], own.get("expected"), _of_form(own)) for own in columns]
     pairs = [row for listing in evaluation.listings if listing.title == WORST_PAIRS for row in listing.as_json()]
-    pairs = [((r["column"], r["other column"]), r["distance"], r.get("distance of real ones"), []) for r in pairs]
+    pairs = [_apart((r["column"], r["other column"]), r["distance"], r.get("distance of real ones")) for r in pairs]
     for subject, apart in (("columns", columns), ("pairs", pairs)):
-        beyond = [(far - (expected or 0.0), names, far, expected, causes) for names, far, expected, causes in apart]
-        for more, names, far, expected, causes in sorted(beyond, key=lambda own: -own[0])[:NAMED]:
-            if more > TOLD:
-                known = [*causes, *evaluation.causes.get(names, ())]
-                text, cure = _why(known, more)
-                beside = f" ({beside_real(expected)})" if expected is not None else ""
-                verb = "is" if len(names) == 1 else "together are"
-                told[subject].append(
-                    f"{' and '.join(map(quoted_name, names))} {verb} off by {format_score(far)}{beside}{text}"
-                )
-                cures += cure
-        if apart and not told[subject]:
+        far_off = sorted((own for own in apart if own[0] > TOLD), key=lambda own: -own[0])
+        for beyond, names, text, causes in far_off[:NAMED]:
+            cause = max([*causes, *evaluation.causes.get(names, ())], key=lambda own: own.part, default=None)
+            if cause is not None and cause.part >= _EXPLAINS * beyond:
+                text += f", probably because {cause.because}"
+                cures.append(cause.cure)
+            told[subject].append(text)
+        if apart and not far_off:
             told[subject].append(f"none is off by more than {TOLD:g} beyond real ones")
-        if level == GOOD and any(more > LIMITS[0] for more, *_ in beyond):
-            level = FAIR
-    if level == GOOD and told["attacks"]:
+    if level == GOOD and (told["attacks"] or any(beyond > LIMITS[0] for beyond, *_ in columns)):
         level = FAIR
     if level in (FAIR, POOR):
         if any(own.words.startswith("accuracy") and own.level != GOOD for own in judged):
@@ -115,11 +109,12 @@ def judge(evaluation: Evaluation) -> Judgement:
     return Judgement(level, {"publish?": verdict} | lines | {"mind": _MIND})
 
 
-def _why(causes: Sequence[Cause], far: float) -> tuple[str, list[str]]:
-    """Return the largest cause of a distance in words, if it explains enough, and its cure."""
-    cause = max(causes, key=lambda own: own.part, default=None)
-    enough = cause is not None and cause.part >= _EXPLAINS * far
-    return (f", probably because {cause.because}", [cause.cure]) if enough else ("", [])
+def _apart(names: tuple[str, ...], far: float, expected: float | None, causes: Sequence[Cause] = ()) -> tuple:
+    """Return by how much a distance exceeds that of real records, the names, a sentence, and causes."""
+    beside = "" if expected is None else f" ({beside_real(expected)})"
+    verb = "is" if len(names) == 1 else "together are"
+    text = f"{' and '.join(map(quoted_name, names))} {verb} off by {format_score(far)}{beside}"
+    return far - (expected or 0.0), names, text, causes
 
 
 def _of_form(figure: dict[str, Any]) -> list[Cause]:

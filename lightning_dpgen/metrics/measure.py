@@ -126,10 +126,7 @@ class Glance:
         return None if self.lost is None else LEVELS[sum(self.lost > limit for limit in self.limits)]
 
 
-Ends = tuple[float, float] | None
-
-
-def glance_of(value: float, reference: float | None, words: str, ends: Ends = _ENDS["lower"], **fields: Any) -> Glance:
+def glance_of(value: float, reference: float | None, words: str, ends: Any = _ENDS["lower"], **fields: Any) -> Glance:
     """Return a score beside that of real records; without these, beside the best value.
 
     Args:
@@ -207,7 +204,7 @@ class Measure:
     says: str = ""
     needs: tuple[Need, ...] = ()
     glance: Mapping[str, str] | Callable[[Any], list[Glance]] = field(default_factory=dict)
-    ends: Ends = None
+    ends: tuple[float, float] | None = None
     limits: tuple[float, float] = LIMITS
     of_results: bool = False
 

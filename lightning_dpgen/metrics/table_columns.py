@@ -120,12 +120,8 @@ def column_distances(real: TableValues, other: TableValues, lengths: np.ndarray)
         lengths: (columns of numbers,) as `spreads` returns them.
     """
     of_name = dict(zip((column.name for column in real.of_numbers), lengths.tolist(), strict=True))
-    return {
-        column.name: column_distance(
-            column, *(side.column(column.name) for side in (real, other)), of_name.get(column.name)
-        )
-        for column in real.schema.recorded
-    }
+    both = ((column, real.column(column.name), other.column(column.name)) for column in real.schema.recorded)
+    return {column.name: column_distance(column, *sides, of_name.get(column.name)) for column, *sides in both}
 
 
 def column_distance(column: Modelled, real: np.ndarray, other: np.ndarray, length: float | None) -> float:

@@ -92,8 +92,7 @@ def evaluate(
         outside: for a table: ``refuse`` values that the schema does not allow, or ``clamp`` them.
         by: for a table: the column whose groups are compared; None for the label.
         sdmetrics: for a table: whether SDMetrics' quality report is computed, too; it is an extra.
-        certificate: that of the release, by whose noise it is told what moves a column; None to read it where `release` is
-            a folder.
+        certificate: that of the release, whose noise explains errors; None to read it where `release` is a folder.
         progress: told each part before it starts.
 
     Raises:
@@ -144,7 +143,11 @@ def evaluate(
             evaluation = replace(evaluation, notes={REAL_RECORDS: note, **evaluation.notes})
     else:
         evaluation = kind.evaluate(release, real, aside, count, **asked)
-    return replace(evaluation, causes=known_causes(release.mixture, certificate or {}), private=release.private)
+    return replace(
+        evaluation,
+        causes=known_causes(release.mixture, certificate or {}, real if table else None),
+        private=release.private,
+    )
 
 
 def write_evaluation(

@@ -111,8 +111,7 @@ def two_maps(
     shades = PowerNorm(0.5, 0.0, float(max(real.max(), synthetic.max())))
 
     def draw(whole: Axes) -> None:
-        whole.remove()
-        sides = zip(whole.figure.subplots(1, 2, sharey=True), (real, synthetic), ("real", "synthetic"), strict=True)
+        sides = zip(_halves(whole, sharey=True), (real, synthetic), ("real", "synthetic"), strict=True)
         for own, shares, name in sides:
             own.imshow(shares[np.ix_(*some)], cmap="Blues", norm=shades, aspect="auto")
             own.set_xticks(range(len(columns)), columns, rotation=45, ha="right", rotation_mode="anchor")
@@ -122,7 +121,7 @@ def two_maps(
             own.tick_params(length=0)
             own.spines[:].set_visible(False)
 
-    return drawn(draw, 5.6, 3.4, alt)
+    return drawn(draw, 4.8, 3.2, alt)
 
 
 def numbers(real: np.ndarray, synthetic: np.ndarray, alt: str, *, column: Numeric) -> Markup:
@@ -135,12 +134,13 @@ def numbers(real: np.ndarray, synthetic: np.ndarray, alt: str, *, column: Numeri
     quantiles = [np.quantile(side, np.linspace(0.0, 1.0, 101), method="inverted_cdf") for side in (real, synthetic)]
 
     def draw(axes: Axes) -> None:
-        axes.remove()
-        left, right = axes.figure.subplots(1, 2)
+        left, right = _halves(axes)
         for values, colour, name in ((real, REAL, "real"), (synthetic, SYNTHETIC, "synthetic")):
             shares = np.histogram(values, edges)[0] / len(values)
             left.stairs(shares, edges, color=colour, fill=name == "real", linewidth=1.4, label=name)
-        left.set(xlabel=getattr(column.declared, "unit", None) or "value", ylabel="share of values", ylim=(0.0, None))
+        # A unit is declared as the number 1 is written.
+        unit = (getattr(column.declared, "unit", None) or "value").replace("1", "").strip()
+        left.set(xlabel=unit, ylabel="share of values", ylim=(0.0, None))
         left.legend()
         right.plot([both.min(), both.max()], [both.min(), both.max()], color=LINE, linewidth=1.2)
         right.plot(*quantiles, color=SYNTHETIC, marker=".", markersize=3, linewidth=0.8)
@@ -149,7 +149,7 @@ def numbers(real: np.ndarray, synthetic: np.ndarray, alt: str, *, column: Numeri
             axis.set_major_locator(MaxNLocator(3, integer=whole))
             axis.set_major_formatter(lambda tick, _: write_tick(column, tick))
 
-    return drawn(draw, 5.6, 2.6, alt)
+    return drawn(draw, 4.4, 2.2, alt)
 
 
 def lines(
@@ -247,6 +247,13 @@ def sheet(pictures: np.ndarray, across: int, alt: str, *, least: int = 60) -> Ma
     buffer = io.BytesIO()
     enlarged(picture, -(-least // max(height, width))).save(buffer, "PNG")
     return _image(buffer.getvalue(), "image/png", alt)
+
+
+def _halves(axes: Axes, **shared: bool) -> np.ndarray:
+    """Put two plots side by side in the place of one."""
+    figure = axes.figure
+    axes.remove()
+    return figure.subplots(1, 2, **shared)
 
 
 def _plain_numbers(axes: Axes) -> None:
