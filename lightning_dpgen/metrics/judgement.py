@@ -28,14 +28,14 @@ _VERDICTS = {
 _NO_PRIVACY = "no: the release was made without privacy, and nothing bounds what it reveals"
 _MIND = (
     "this says how useful the records are, and nothing of privacy, which epsilon bounds whatever is said here. It is "
-    "computed from real records: a choice among several releases by it is not covered by epsilon. privacy.selection with "
-    "privacy.fidelity_share makes and pays for such a choice"
+    "computed from real records: a choice among several releases by it is not covered by epsilon; a run can make and pay "
+    "for such a choice (selection, with a fidelity_share)"
 )
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What moves a column, or two together: the distance that it alone makes, the reason, and settings that would help."""
+    """A cause that a column, or two together, are off: the distance that it alone makes, the reason, and its cure."""
 
     part: float
     because: str
@@ -100,9 +100,9 @@ def judge(evaluation: Evaluation) -> Judgement:
         level = FAIR
     if level in (FAIR, POOR):
         if any(own.words.startswith("accuracy") and own.level != GOOD for own in judged):
-            cures.append("a larger share of the budget for the label (model.label_share)")
+            cures.append("a larger share of the budget for the label (label_share)")
         fewer = "fewer columns (type: drop), " * (evaluation.kind in (TABLE, "histories"))
-        cures.append(f"more records, {fewer}or a larger privacy.epsilon, which protects less")
+        cures.append(f"more records, {fewer}or a larger epsilon, which protects less")
     told["what would help"] = [*dict.fromkeys(cures)]
     lines = {name: "; ".join(texts) for name, texts in told.items() if texts}
     verdict = _VERDICTS[level] if evaluation.private else _NO_PRIVACY
@@ -125,4 +125,4 @@ def _of_form(figure: dict[str, Any]) -> list[Cause]:
     because = "its values are drawn within the bins that" if numeric else "its rare values are drawn within the groups that"
     because += f" it is learned in, which alone puts it off by {format_score(figure['of_form'])}"
     cure = "edges where its values lie, more bins" if numeric else "fewer values (other)"
-    return [Cause(figure["of_form"], because, f"for {name}: {cure}, or a larger data.bins_share")]
+    return [Cause(figure["of_form"], because, f"for {name}: {cure}, or a larger share for their distribution (bins_share)")]

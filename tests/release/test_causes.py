@@ -12,7 +12,7 @@ from lightning_dpgen.release.causes import known_causes
 
 
 def forest(schema):
-    """A model whose columns are independent, with equal shares of all choices."""
+    """Return a model whose columns are independent, with equal shares of all choices."""
     network = StackedForests(schema, 1, [-1] * len(schema.layout.groups))
     for table in network.tables:
         table.fill_(1.0 / table.shape[1])

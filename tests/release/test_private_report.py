@@ -244,7 +244,7 @@ def test_numbers_are_drawn_on_their_own_axes(monkeypatch, fields):
     for patch, side in zip(left.patches, sides, strict=True):
         shares, edges, _ = patch.get_data()
         np.testing.assert_allclose(shares, np.histogram(side, edges)[0] / len(side))
-        assert 0.97 <= shares.sum() <= 1.0 and len(shares) <= 42
+        assert 0.97 <= shares.sum() < 1.001 and len(shares) <= 42
     made = right.lines[1].get_xydata()
     np.testing.assert_array_equal(made[[0, 50, 100], 0], np.quantile(sides[0], (0, 0.5, 1), method="inverted_cdf"))
     np.testing.assert_array_equal(made[[0, 50, 100], 1], np.quantile(sides[1], (0, 0.5, 1), method="inverted_cdf"))
