@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,22 +20,11 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import MOST_UNITS, categorical, check_fit, one_hot, ordinals, subsample, varying_units
-from lightning_dpgen.metrics.measure import (
-    A_LABEL,
-    A_TEST,
-    ENCODED,
-    SKILL,
-    TABLE,
-    Glance,
-    Need,
-    Plot,
-    Result,
-    glance_of,
-    register,
-)
+from lightning_dpgen.metrics.measure import A_LABEL, A_TEST, ENCODED, SKILL, TABLE, Need, Plot, Result, rate, register
 
 if TYPE_CHECKING:
     # A run that trains no network waits for no library that networks are trained with.
+    from lightning_dpgen.metrics.measure import Glance
     from lightning_dpgen.metrics.sides import Sides
 
 TRAINING, DETECTION = "train on synthetic, test on real", "telling them apart"
@@ -216,7 +204,7 @@ def best_classifier(evaluation: Any) -> list[Glance]:
     real, commonest = evaluation.reference[TRAINING][f"{best}, accuracy"], evaluation.scores[TRAINING][COMMONEST]
     # Where real records do not teach the label either, nothing is lost.
     ends = (1.0, commonest) if real > commonest else None
-    return [glance_of(scores[best], real, f"accuracy, {best}", ends, limits=SKILL)]
+    return [rate(scores[best], real, f"accuracy, {best}", ends, limits=SKILL)]
 
 
 @register(
@@ -251,8 +239,8 @@ def _calibration(told: Sequence[tuple], scores: Mapping[str, float]) -> list[Plo
         curves[f"learned from {side} records"] = mean, true
     axes = ("stated probability", "share of records of which it is true", "as stated")
     note = f"Answers of {best} for real records: the probability that they state, and how often they are right."
-    content = {"rates": curves, "alt": "calibration of a classifier", "axes": axes}
-    return [Plot("Calibration of a classifier", "", "operating_curves", content, (note,))] if curves else []
+    drawn = {"rates": curves, "alt": "calibration of a classifier", "axes": axes}
+    return [Plot("Calibration of a classifier", "", "operating_curves", drawn, (note,))] if curves else []
 
 
 def detection(real: Encoded, synthetic: Encoded, layout: Layout, *, total: bool = True, seed: int = 0) -> dict[str, float]:
@@ -317,7 +305,7 @@ _ENOUGH = Need(
 ASKED = {
     "section": DETECTION, "better": "lower", "needs": (_ENOUGH,), "glance": {"AUC": "AUC of telling them apart"},
     # Rows that are recognisable may have the right shares and means: that alone is never poor.
-    "ends": (0.5, 1.0), "limits": (SKILL[0], math.inf),
+    "ends": (0.5, 1.0), "limits": (SKILL[0], np.inf),
 }  # fmt: skip
 
 

@@ -13,10 +13,9 @@ from lightning_dpgen.metrics.table_pairs import WORST_PAIRS
 if TYPE_CHECKING:
     from lightning_dpgen.metrics.evaluation import Evaluation
 
-# A column, or a pair, is named where it is so much farther off than real records: two in a hundred have another value.
-TOLD, NAMED = 0.02, 3
-# A cause is named where it explains this part of a distance.
-_EXPLAINS = 0.5
+# A column, or a pair, is named where it is so much farther off than real records: two in a hundred have another value; so
+# many are, and a cause that explains this part of it.
+TOLD, NAMED, _EXPLAINS = 0.02, 3, 0.5
 GOOD, FAIR, POOR = LEVELS
 _VERDICTS = {
     GOOD: "yes, if the records are meant for what was compared here: all that was judged is nearly as close to the real "
@@ -76,12 +75,13 @@ def judge(evaluation: Evaluation) -> Judgement:
     for own in judged:
         text = f"{own.words.partition(':')[0]}{own.name and f' ({own.name})'} {format_score(own.value)}"
         told[{POOR: "lost", FAIR: "partly lost"}.get(own.level, own.level)].append(text + (own.below and f" ({own.below})"))
-    for name, interval in [pair for section in evaluation.intervals.values() for pair in section.items()]:
-        if interval.low > 0.5:
-            told["attacks"].append(
-                f"{name} {format_score(interval.low)} to {format_score(interval.high)}, where 0.5 is guessing: an attack "
-                "tells who is in the data, or held-out records are of another kind; find out which before you publish"
-            )
+    for name, own in [pair for section in evaluation.intervals.values() for pair in section.items() if pair[1].low > 0.5]:
+        text = (
+            f"{name} {format_score(own.low)} to {format_score(own.high)}, where 0.5 is guessing: an attack tells who is in "
+        )
+        told["attacks"].append(
+            text + "the data, or held-out records are of another kind; find out which before you publish"
+        )
     columns = evaluation.figures.get("columns", ())
     columns = [_apart((own["name"],), own["distance"], own.get("expected"), _of_form(own)) for own in columns]
     pairs = [row for listing in evaluation.listings if listing.title == WORST_PAIRS for row in listing.as_json()]

@@ -126,15 +126,14 @@ class Glance:
         return None if self.lost is None else LEVELS[sum(self.lost > limit for limit in self.limits)]
 
 
-def glance_of(value: float, reference: float | None, words: str, ends: Any = _ENDS["lower"], **fields: Any) -> Glance:
-    """Return a score beside that of real records; without these, beside the best value.
+def rate(value: float, reference: float | None, words: str, ends: Any = _ENDS["lower"], **fields: Any) -> Glance:
+    """Rate a score beside that of real records; without these, beside the best value.
 
     Args:
-        ends: the best value and the worst; None of a score that is no matter of good or poor.
-        fields: others of `Glance`.
+        ends: the best value and the worst, None of a score that is neither good nor poor; `fields` are others of `Glance`.
 
     Example:
-        >>> glance_of(0.75, 0.5, "AUC").lost, glance_of(0.9, 0.8, "accuracy", (1.0, 0.0)).level
+        >>> rate(0.75, 0.5, "AUC").lost, rate(0.9, 0.8, "accuracy", (1.0, 0.0)).level
         (0.5, 'good')
     """
     lost = None
@@ -219,7 +218,7 @@ class Measure:
         scores, reference = (of.get(self.section, {}) for of in (evaluation.scores, evaluation.reference))
         ends = self.ends or _ENDS.get(self.better)
         return [
-            glance_of(scores[score], reference.get(score), words, ends, limits=self.limits)
+            rate(scores[score], reference.get(score), words, ends, limits=self.limits)
             for score, words in self.glance.items()
             if score in scores
         ]

@@ -197,10 +197,9 @@ def _list_pairs(sides: TableSides) -> Result:
         listed.append((*cells, float(real[cell]), float(synthetic[cell]), *distances[place].tolist()))
         if len(plots) < _DRAWN:
             drawn = {"real": real.reshape(sizes[a], -1), "synthetic": synthetic.reshape(sizes[a], -1)}
-            named = {"names": (names[a], names[b]), "axes": (columns[a].name, columns[b].name)}
-            caption = f"{columns[a].name} and {columns[b].name}"
-            content = drawn | named | {"alt": f"shares of {caption}, real and synthetic"}
-            plots.append(Plot("Pairs that differ most, drawn", caption, "two_maps", content, (_MAPS,)))
+            caption, axes = f"{columns[a].name} and {columns[b].name}", (columns[a].name, columns[b].name)
+            drawn |= {"names": (names[a], names[b]), "axes": axes, "alt": f"shares of {caption}, real and synthetic"}
+            plots.append(Plot("Pairs that differ most, drawn", caption, "two_maps", drawn, (_MAPS,)))
     head = ("column", "value", "other column", "other value", "share, real", "share, synthetic", "distance")
     head += ("distance of real ones",) * (len(sides.compared) > 1)
     note = (

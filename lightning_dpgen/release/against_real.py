@@ -143,11 +143,8 @@ def evaluate(
             evaluation = replace(evaluation, notes={REAL_RECORDS: note, **evaluation.notes})
     else:
         evaluation = kind.evaluate(release, real, aside, count, **asked)
-    return replace(
-        evaluation,
-        causes=known_causes(release.mixture, certificate or {}, real if table else None),
-        private=release.private,
-    )
+    causes = known_causes(release.mixture, certificate or {}, real if table else None)
+    return replace(evaluation, causes=causes, private=release.private)
 
 
 def write_evaluation(

@@ -22,15 +22,11 @@ from lightning_dpgen.metrics.summaries import spreads
 from lightning_dpgen.metrics.table_columns import column_distances
 from lightning_dpgen.models.mixture import Mixture
 
-# Rows by which it is seen what rules do; public.
-_ROWS, _SEED = 10_000, 0
-# The mean of the absolute value of a standard normal number.
-_MEAN = math.sqrt(2.0 / math.pi)
+# Rows by which it is seen what rules do; and the mean of the absolute value of a standard normal number.
+_ROWS, _SEED, _MEAN = 10_000, 0, math.sqrt(2.0 / math.pi)
 
 
-def known_causes(
-    mixture: Mixture, certificate: Mapping[str, Any], real: TableValues | None
-) -> dict[tuple[str, ...], list[Cause]]:
+def known_causes(mixture: Mixture, certificate: Mapping[str, Any], real: TableValues | None) -> dict[Any, list[Cause]]:
     """Return causes by the names of one column or of two. Private where they are of rules: real records tell what these do.
 
     Args:

@@ -20,9 +20,8 @@ from lightning_dpgen.release.pages.plot_style import DARK_RULES, LINE, REAL, SYN
 from lightning_dpgen.release.pages.text import printable
 from lightning_dpgen.release.rows.pictures import enlarged
 
-_LABELLED, _BARS, _LETTERS = 10, 60, 11
-# Bars of a histogram.
-_UPRIGHT = 40
+_LABELLED, _BARS, _LETTERS, _UPRIGHT = 10, 60, 11, 40
+_ROC = ("share of others taken for members", "share of members found", "guessing")
 
 
 def drawn(draw: Callable[[Axes], None], width: float, height: float, alt: str) -> Markup:
@@ -218,12 +217,7 @@ def samples(curves: np.ndarray, alt: str) -> Markup:
     return drawn(draw, 4.6, 3.0, alt)
 
 
-def operating_curves(
-    rates: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    alt: str,
-    *,
-    axes: Sequence[str] = ("share of others taken for members", "share of members found", "guessing"),
-) -> Markup:
+def operating_curves(rates: Mapping[str, tuple[np.ndarray, np.ndarray]], alt: str, *, axes: Sequence[str] = _ROC) -> Markup:
     """Draw true positive rates by false positive rates (ROC) or other shares; `axes` names both, and the diagonal."""
 
     def draw(plot: Axes) -> None:
