@@ -20,11 +20,12 @@ GOOD, FAIR, POOR = LEVELS
 _VERDICTS = {
     GOOD: "yes, if the records are meant for what was compared here: all that was judged is nearly as close to the real "
     "records as other real records are",
-    FAIR: "with care: tell readers what is partly lost, or change a setting first",
+    FAIR: "with care: tell readers what is off or partly lost, or change a setting first",
     POOR: "not as they are, if readers need what is lost",
     None: "nothing could be judged: too little was compared",
 }
 _NO_PRIVACY = "no: the release was made without privacy, and nothing bounds what it reveals"
+_ATTACKED = "not before you know why attacks, or a test of copies, find more than guessing, which is 0.5"
 _MIND = (
     "this says how useful the records are, and nothing of privacy, which epsilon bounds whatever is said here. It is "
     "computed from real records: a choice among several releases by it is not covered by epsilon; a run can make and pay "
@@ -75,13 +76,11 @@ def judge(evaluation: Evaluation) -> Judgement:
     for own in judged:
         text = f"{own.words.partition(':')[0]}{own.name and f' ({own.name})'} {format_score(own.value)}"
         told[{POOR: "lost", FAIR: "partly lost"}.get(own.level, own.level)].append(text + (own.below and f" ({own.below})"))
-    for name, own in [pair for section in evaluation.intervals.values() for pair in section.items() if pair[1].low > 0.5]:
-        text = (
-            f"{name} {format_score(own.low)} to {format_score(own.high)}, where 0.5 is guessing: an attack tells who is in "
-        )
-        told["attacks"].append(
-            text + "the data, or held-out records are of another kind; find out which before you publish"
-        )
+    found = [pair for section in evaluation.intervals.values() for pair in section.items() if pair[1].low > 0.5]
+    found = ", ".join(f"{name} {format_score(own.low)} to {format_score(own.high)}" for name, own in found)
+    told["attacks"] = [f"{found}: either they tell who is in the data, or held-out records are of another kind"] * bool(
+        found
+    )
     columns = evaluation.figures.get("columns", ())
     columns = [_apart((own["name"],), own["distance"], own.get("expected"), _of_form(own)) for own in columns]
     pairs = [row for listing in evaluation.listings if listing.title == WORST_PAIRS for row in listing.as_json()]
@@ -105,8 +104,8 @@ def judge(evaluation: Evaluation) -> Judgement:
         cures.append(f"more records, {fewer}or a larger epsilon, which protects less")
     told["what would help"] = [*dict.fromkeys(cures)]
     lines = {name: "; ".join(texts) for name, texts in told.items() if texts}
-    verdict = _VERDICTS[level] if evaluation.private else _NO_PRIVACY
-    return Judgement(level, {"publish?": verdict} | lines | {"mind": _MIND})
+    verdict = _ATTACKED if found else _VERDICTS[level]
+    return Judgement(level, {"publish?": verdict if evaluation.private else _NO_PRIVACY} | lines | {"mind": _MIND})
 
 
 def _apart(names: tuple[str, ...], far: float, expected: float | None, causes: Sequence[Cause] = ()) -> tuple:

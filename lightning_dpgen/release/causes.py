@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lightning_dpgen.data.conditions import quoted_name
-from lightning_dpgen.data.tables.schema import TableSchema
+from lightning_dpgen.data.schema import Schema
 from lightning_dpgen.data.tables.values import TableValues, draw_kept_values
 from lightning_dpgen.measure.first_draw import ENOUGH
 from lightning_dpgen.measure.tables import TABLES
@@ -68,7 +68,7 @@ def _of_rules(mixture: Mixture, real: TableValues) -> Iterator[tuple[tuple[str, 
         yield (name,), Cause(part, because, f"{cure}follow from the others (relative_to, or =)")
 
 
-def _of_noise(schema: TableSchema, certificate: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Cause]]:
+def _of_noise(schema: Schema, certificate: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Cause]]:
     """Yield the distances that noise alone makes of columns and pairs whose counts were measured."""
     n, sums = certificate.get("declared", {}).get("n"), certificate.get("noise", {}).get("sums", ())
     scales = {own["names"][0]: own["scale"] for own in sums if own["stage"] == TABLES and len(own["names"]) == 1}

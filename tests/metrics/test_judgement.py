@@ -52,6 +52,7 @@ def test_no_judgement_speaks_for_privacy_and_what_speaks_against_it_is_said():
     name = "closer to a record learned from"
     found = judge(replace(good, intervals={"copies": {name: Interval(0.52, 0.6, 900)}}))
     assert found.level == "fair" and "0.520 to 0.600" in found.lines["attacks"]
+    assert found.lines["publish?"].startswith("not before you know why")
     assert judge(replace(good, intervals={"copies": {name: Interval(0.49, 0.6, 900)}})).level == "good"
 
 
