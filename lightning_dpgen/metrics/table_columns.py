@@ -217,8 +217,8 @@ def _compare_columns(sides: TableSides) -> Result:
 # differ most.
 FORMED, _DRAWN = 6, 12
 _NOTES = (
-    "Left: shares of the values from the 0.5 % to the 99.5 % quantile, without special and missing ones. Right: each "
-    "hundredth quantile of real values across, and of synthetic ones up. Those of equal columns lie on the line.",
+    "Left: shares of real values (grey) and of synthetic ones (the line) from the 0.5 % to the 99.5 % quantile, without "
+    "special and missing ones. Right: each hundredth quantile, real across, synthetic up; equal columns follow the line.",
 )
 
 

@@ -134,18 +134,18 @@ def numbers(real: np.ndarray, synthetic: np.ndarray, alt: str, *, column: Numeri
 
     def draw(axes: Axes) -> None:
         left, right = _halves(axes)
-        for values, colour, name in ((real, REAL, "real"), (synthetic, SYNTHETIC, "synthetic")):
-            shares = np.histogram(values, edges)[0] / len(values)
-            left.stairs(shares, edges, color=colour, fill=name == "real", linewidth=1.4, label=name)
+        for values, colour in ((real, REAL), (synthetic, SYNTHETIC)):
+            left.stairs(
+                np.histogram(values, edges)[0] / len(values), edges, color=colour, fill=colour == REAL, linewidth=1.4
+            )
         # A unit is declared as the number 1 is written.
         unit = (getattr(column.declared, "unit", None) or "value").replace("1", "").strip()
         left.set(xlabel=unit, ylabel="share of values", ylim=(0.0, None))
-        left.legend()
         right.plot([both.min(), both.max()], [both.min(), both.max()], color=LINE, linewidth=1.2)
         right.plot(*quantiles, color=SYNTHETIC, marker=".", markersize=3, linewidth=0.8)
         right.set(xlabel="real", ylabel="synthetic")
-        for axis in (left.xaxis, right.xaxis, right.yaxis):
-            axis.set_major_locator(MaxNLocator(3, integer=whole))
+        for axis, most in ((left.xaxis, 2), (right.xaxis, 2), (right.yaxis, 3)):
+            axis.set_major_locator(MaxNLocator(most, integer=whole))
             axis.set_major_formatter(lambda tick, _: write_tick(column, tick))
 
     return drawn(draw, 4.4, 2.2, alt)
