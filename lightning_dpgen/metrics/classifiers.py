@@ -224,10 +224,7 @@ def _train(sides: Sides) -> Result:
 
 
 def _calibration(told: Sequence[tuple], scores: Mapping[str, float]) -> list[Plot]:
-    """Draw how often the best classifier is right by the probability that it states, in tenths of the records.
-
-    Of two labels it states the second one; of more, the likeliest.
-    """
+    """Draw how often the best classifier is right by what it states: the second of two labels, or the likeliest of more."""
     best, curves = max(told[0][0], key=lambda name: scores[f"{name}, accuracy"]), {}
     for side, (all_chances, y, answers, _) in zip(("synthetic", "real"), told, strict=True):
         if (chances := all_chances[best]) is None:

@@ -56,6 +56,17 @@ def all_glances(evaluation: Evaluation) -> list[Glance]:
     return [own for measures in sections for measure in measures for own in measure.glances(evaluation)]
 
 
+def find_worst(evaluation: Evaluation) -> list[list[tuple]]:
+    """Return the columns, and the pairs of them, that differ most from real records, as of `_apart`, the worst first."""
+    columns, listings = evaluation.figures.get("columns", ()), evaluation.listings
+    rows = [row for listing in listings if listing.title == WORST_PAIRS for row in listing.as_json()]
+    found = [
+        [_apart((own["name"],), own["distance"], own.get("expected"), _of_form(own)) for own in columns],
+        [_apart((row["column"], row["other column"]), row["distance"], row.get("distance of real ones")) for row in rows],
+    ]
+    return [sorted(apart, key=lambda own: -own[0])[:NAMED] for apart in found]
+
+
 def judge(evaluation: Evaluation) -> Judgement:
     """Judge how useful synthetic records are, by the scores to look at first and by single columns and pairs.
 
@@ -81,19 +92,15 @@ def judge(evaluation: Evaluation) -> Judgement:
     told["attacks"] = [f"{found}: either they tell who is in the data, or held-out records are of another kind"] * bool(
         found
     )
-    columns = evaluation.figures.get("columns", ())
-    columns = [_apart((own["name"],), own["distance"], own.get("expected"), _of_form(own)) for own in columns]
-    pairs = [row for listing in evaluation.listings if listing.title == WORST_PAIRS for row in listing.as_json()]
-    pairs = [_apart((r["column"], r["other column"]), r["distance"], r.get("distance of real ones")) for r in pairs]
+    columns, pairs = find_worst(evaluation)
     for subject, apart in (("columns", columns), ("pairs", pairs)):
-        far_off = sorted((own for own in apart if own[0] > TOLD), key=lambda own: -own[0])
-        for beyond, names, text, causes in far_off[:NAMED]:
+        for beyond, names, text, causes in [own for own in apart if own[0] > TOLD]:
             cause = max([*causes, *evaluation.causes.get(names, ())], key=lambda own: own.part, default=None)
             if cause is not None and cause.part >= _EXPLAINS * beyond:
                 text += f", probably because {cause.because}"
                 cures.append(cause.cure)
             told[subject].append(text)
-        if apart and not far_off:
+        if apart and not told[subject]:
             told[subject].append(f"none is off by more than {TOLD:g} beyond real ones")
     if level == GOOD and (told["attacks"] or any(beyond > LIMITS[0] for beyond, *_ in columns)):
         level = FAIR

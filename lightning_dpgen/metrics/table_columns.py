@@ -202,8 +202,8 @@ def _compare_columns(sides: TableSides) -> Result:
     columns = {column.name: column for column in sides.real.schema.recorded}
     lengths = dict(zip((column.name for column in sides.real.of_numbers), sides.spreads.tolist(), strict=True))
     for figure in figures[:FORMED]:
-        name = figure["name"]
-        figure["of_form"] = _distance_of_form(columns[name], sides.real, lengths.get(name), sides.seed)
+        column = columns[figure["name"]]
+        figure["of_form"] = _distance_of_form(column, sides.real, lengths.get(column.name), sides.seed)
     for name in [figure["name"] for figure in figures if figure["name"] in lengths][:_DRAWN]:
         column, sided = columns[name], {side: getattr(sides, side).column(name) for side in ("real", "synthetic")}
         there = {side: own[~(np.isnan(own) | np.isin(own, column.special_ticks))] for side, own in sided.items()}
@@ -213,8 +213,7 @@ def _compare_columns(sides: TableSides) -> Result:
     return Result(*results, figures={"columns": figures}, plots=plots)
 
 
-# Columns of which it is computed what their form alone makes of them, and columns of numbers that are drawn: those that
-# differ most.
+# Columns whose form is held against them, and columns of numbers that are drawn: those that differ most.
 FORMED, _DRAWN = 6, 12
 _NOTES = (
     "Left: shares of real values (grey) and of synthetic ones (the line) from the 0.5 % to the 99.5 % quantile, without "

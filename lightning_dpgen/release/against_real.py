@@ -26,6 +26,7 @@ from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.measure.label_gradients import labels_of
 from lightning_dpgen.metrics.evaluation import Evaluation, evaluate_table
+from lightning_dpgen.metrics.judgement import find_worst
 from lightning_dpgen.metrics.measure import UNSEEN
 from lightning_dpgen.metrics.sides import ROWS, Answers
 from lightning_dpgen.models.labelled import LabelledNetwork
@@ -143,7 +144,8 @@ def evaluate(
             evaluation = replace(evaluation, notes={REAL_RECORDS: note, **evaluation.notes})
     else:
         evaluation = kind.evaluate(release, real, aside, count, **asked)
-    causes = known_causes(release.mixture, certificate or {}, real if table else None)
+    names = [names for apart in find_worst(evaluation) for _, names, *_ in apart]
+    causes = known_causes(release.mixture, certificate or {}, real, names) if table else {}
     return replace(evaluation, causes=causes, private=release.private)
 
 

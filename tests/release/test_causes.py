@@ -38,7 +38,7 @@ def test_a_rule_is_blamed_for_what_leaving_rows_out_does(case):
     real = TableValues(
         schema, np.stack([a, np.full_like(a, 3.0), np.arange(1000.0) % 27], axis=1), np.zeros((1000, 0), int)
     )
-    (cause,) = known_causes(forest(schema), {}, real)["a",]
+    (cause,) = known_causes(forest(schema), {}, real, [("a",)])["a",]
     # Where too few rows are kept to put shares right, all that is off is the rule's.
     assert abs(cause.part - (after if rule == "a <= b" else after - before)) < 0.035
     assert f"the rule {rule} moves it: {38 if rule == 'a <= b' else 2}%"[:31] in cause.because and rule in cause.cure
@@ -56,7 +56,8 @@ def test_noise_is_blamed_for_what_it_alone_does(pairs):
     real = TableValues(schema, np.zeros((1, 0)), np.zeros((1, 3), int))
     scales = {"singles": 60.0} | ({} if pairs is None else {"pairs": pairs})
     sums = [{"stage": "tables", "names": [name], "scale": scale} for name, scale in scales.items()]
-    causes = known_causes(forest(schema), {"declared": {"n": 2000}, "noise": {"sums": sums}}, real)
+    names = [*((name,) for name in "abc"), ("a", "c"), ("c", "a")]
+    causes = known_causes(forest(schema), {"declared": {"n": 2000}, "noise": {"sums": sums}}, real, names)
     random, sizes = np.random.default_rng(0), dict(zip("abc", (3, 5, 12), strict=True))
     for name, size in sizes.items():
         estimates, trust = [random.normal(0.0, 60.0, (4000, size))], [60.0**-2]
@@ -76,4 +77,4 @@ def test_noise_is_blamed_for_what_it_alone_does(pairs):
 def test_without_a_certificate_or_rules_nothing_is_known():
     schema = schema_of({"columns": {"a": DIGIT}})
     real = TableValues(schema, np.zeros((9, 1)), np.zeros((9, 0), int))
-    assert known_causes(forest(schema), {}, real) == {} == known_causes(forest(schema), {}, None)
+    assert known_causes(forest(schema), {}, real, [("a",)]) == {}
