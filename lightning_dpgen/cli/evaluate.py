@@ -227,9 +227,8 @@ def _evaluate(arguments: argparse.Namespace, certificate: dict[str, Any], source
         write_evaluation(folder, evaluation, data=source.spec.source, facts=facts, counted=counted)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written ({error.strerror or error})") from None
-    for about, text in judge(evaluation).lines.items():
-        print(f"{about}: {printable(text, _LONGEST_JUDGED)}")
-    print()
+    judged = judge(evaluation).lines.items()
+    print("\n".join(f"{about}: {printable(text, _LONGEST_JUDGED)}" for about, text in judged), end="\n\n")
     if (worst := evaluation.worst_column) is not None:
         print(f"worst column: {printable(worst[0], _LONGEST_NAME)}, distance {worst[1]:.4f}")
     for subject, texts in evaluation.remarks.items():

@@ -111,8 +111,8 @@ def judge(evaluation: Evaluation) -> Judgement:
         cures.append(f"more records, {fewer}or a larger epsilon, which protects less")
     told["what would help"] = [*dict.fromkeys(cures)]
     lines = {name: "; ".join(texts) for name, texts in told.items() if texts}
-    verdict = _ATTACKED if found else _VERDICTS[level]
-    return Judgement(level, {"publish?": verdict if evaluation.private else _NO_PRIVACY} | lines | {"mind": _MIND})
+    verdict = (_ATTACKED if found else _VERDICTS[level]) if evaluation.private else _NO_PRIVACY
+    return Judgement(level, {"publish?": verdict, **lines, "mind": _MIND})
 
 
 def _apart(names: tuple[str, ...], far: float, expected: float | None, causes: Sequence[Cause] = ()) -> tuple:

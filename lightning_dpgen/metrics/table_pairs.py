@@ -25,7 +25,6 @@ from lightning_dpgen.metrics.summaries import BINS, QuantileBins, binned
 # Pairs that are listed, and looked at: of more, a choice; and values of pairs that are counted of a side.
 LISTED, MOST_PAIRS, _COUNTED = 10, 20_000, 1 << 28
 WORST_PAIRS = "pairs of columns that differ most, and where"
-# Pairs that are drawn, and a sentence beside them.
 _DRAWN, _MAPS = 4, "Shares of records with two values together: darker where there are more, by the root of the share."
 # Records of a side that must lack a value, and that must have one, before associations of missing values are compared.
 FEW = 30
