@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lightning_dpgen.data.records import Records
     from lightning_dpgen.metrics.evaluation import Evaluation
 
-_LONGEST_NAME, _LONGEST_LINE = 60, 400
+_LONGEST_NAME, _LONGEST_LINE, _LONGEST_JUDGED = 60, 400, 4_000
 # Columns of numbers that are summed up, rows of a listing, and the letters of their names.
 _COLUMNS, _LISTED, _LETTERS = 12, 5, 24
 # Real records that are looked at by default, and the most synthetic ones.
@@ -188,6 +188,7 @@ def _seconds(text: str) -> float:
 def _evaluate(arguments: argparse.Namespace, certificate: dict[str, Any], source: Source, aside: Source | None) -> int:
     """Compare a release with real records, and with held-out ones of `aside`; gives the exit status."""
     with loading():
+        from lightning_dpgen.metrics.judgement import judge
         from lightning_dpgen.metrics.quality import MissingLibrary, import_quality_report
         from lightning_dpgen.release.against_real import BANNER, REAL_ROWS, REPORT, evaluate, write_evaluation
         from lightning_dpgen.release.drawing.release import load_release
@@ -218,6 +219,7 @@ def _evaluate(arguments: argparse.Namespace, certificate: dict[str, Any], source
         seed=arguments.seed,
         by=arguments.by,
         sdmetrics=arguments.sdmetrics,
+        certificate=certificate,
     )
     folder = arguments.release.resolve().parent / "private"
     facts = {name: certificate[name] for name in ("epsilon", "delta") if certificate.get(name) is not None}
@@ -225,6 +227,8 @@ def _evaluate(arguments: argparse.Namespace, certificate: dict[str, Any], source
         write_evaluation(folder, evaluation, data=source.spec.source, facts=facts, counted=counted)
     except OSError as error:
         raise UsageError(f"{folder}: cannot be written ({error.strerror or error})") from None
+    judged = judge(evaluation).lines.items()
+    print("\n".join(f"{about}: {printable(text, _LONGEST_JUDGED)}" for about, text in judged), end="\n\n")
     if (worst := evaluation.worst_column) is not None:
         print(f"worst column: {printable(worst[0], _LONGEST_NAME)}, distance {worst[1]:.4f}")
     for subject, texts in evaluation.remarks.items():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
+from sklearn.calibration import calibration_curve
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
@@ -19,10 +20,11 @@ from torch import Tensor
 
 from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.metrics.columns import MOST_UNITS, categorical, check_fit, one_hot, ordinals, subsample, varying_units
-from lightning_dpgen.metrics.measure import A_LABEL, A_TEST, ENCODED, TABLE, Glance, Need, Result, beside_real, register
+from lightning_dpgen.metrics.measure import A_LABEL, A_TEST, ENCODED, SKILL, TABLE, Need, Plot, Result, rate, register
 
 if TYPE_CHECKING:
     # A run that trains no network waits for no library that networks are trained with.
+    from lightning_dpgen.metrics.measure import Glance
     from lightning_dpgen.metrics.sides import Sides
 
 TRAINING, DETECTION = "train on synthetic, test on real", "telling them apart"
@@ -35,7 +37,7 @@ _MOST_PIXELS = 1_000
 _BOOSTED = 100
 # The most records of each side that are looked at, and the parts of the cross-validation.
 TOLD_APART, FOLDS = 10_000, 3
-DETECTED = "detected, 2 AUC - 1"
+DETECTED, COMMONEST = "detected, 2 AUC - 1", "commonest label, accuracy"
 # Bins of equal width in which stated probabilities are compared with how often they are right (Guo et al. 2017).
 _BINS = 15
 # The least probability that a log loss counts.
@@ -78,6 +80,13 @@ def train_on_synthetic(
         >>> train_on_synthetic(records, records, Layout(units=0, groups=(2, 2), label=1), classifiers=["random forest"])
         {'commonest label, accuracy': 0.5, 'random forest, accuracy': 1.0, 'random forest, AUC': 1.0}
     """
+    return score_labels(*label_chances(train, test, layout, classifiers=classifiers, total=total, seed=seed))
+
+
+def label_chances(
+    train: Encoded, test: Encoded, layout: Layout, *, classifiers: Sequence[str], total: bool, seed: int
+) -> tuple[dict[str, np.ndarray | None], np.ndarray, np.ndarray, int]:
+    """Train classifiers as `train_on_synthetic` does, and return the arguments of `score_labels`."""
     if layout.label is None:
         raise ValueError("these records have no label: declare one in their schema to train classifiers for it")
     for name, encoded in (("train", train), ("test", test)):
@@ -94,7 +103,7 @@ def train_on_synthetic(
     if len(np.unique(y)) > 1 and layout.units + len(groups):
         for name in classifiers:
             chances[name] = _chances(name, train, y, test, layout, units, groups, total, seed)
-    return score_labels(chances, y, answers, layout.groups[layout.label])
+    return chances, y, answers, layout.groups[layout.label]
 
 
 def score_labels(
@@ -113,7 +122,7 @@ def score_labels(
         {'commonest label, accuracy': 0.5, 'coin, accuracy': 1.0, 'coin, AUC': 1.0}
     """
     commonest = np.bincount(learned).argmax()
-    scores = {"commonest label, accuracy": float((answers == commonest).mean())}
+    scores = {COMMONEST: float((answers == commonest).mean())}
     for name, likely in chances.items():
         told = commonest if likely is None else np.unique(learned)[likely.argmax(axis=1)]
         scores[f"{name}, accuracy"] = float((told == answers).mean())
@@ -192,8 +201,10 @@ def best_classifier(evaluation: Any) -> list[Glance]:
     if not scores:
         return []
     best = max(scores, key=scores.__getitem__)
-    below = beside_real(evaluation.reference[TRAINING][f"{best}, accuracy"])
-    return [Glance(scores[best], f"accuracy, {best}", below=below)]
+    real, commonest = evaluation.reference[TRAINING][f"{best}, accuracy"], evaluation.scores[TRAINING][COMMONEST]
+    # Where real records do not teach the label either, nothing is lost.
+    ends = (1.0, commonest) if real > commonest else None
+    return [rate(scores[best], real, f"accuracy, {best}", ends, limits=SKILL)]
 
 
 @register(
@@ -207,7 +218,26 @@ def _train(sides: Sides) -> Result:
     sides = sides.encoded
     classifiers = CLASSIFIERS[:2] if sides.alike and sides.layout.units > _BOOSTED else CLASSIFIERS
     asked = {"classifiers": classifiers, "total": sides.alike, "seed": sides.seed}
-    return Result(*(train_on_synthetic(side, sides.test, sides.layout, **asked) for side in (sides.synthetic, sides.real)))
+    told = [label_chances(side, sides.test, sides.layout, **asked) for side in (sides.synthetic, sides.real)]
+    scores = [score_labels(*own) for own in told]
+    return Result(*scores, plots=_calibration(told, scores[0]))
+
+
+def _calibration(told: Sequence[tuple], scores: Mapping[str, float]) -> list[Plot]:
+    """Draw how often the best classifier is right by what it states: the second of two labels, or the likeliest of more."""
+    best, curves = max(told[0][0], key=lambda name: scores[f"{name}, accuracy"]), {}
+    for side, (all_chances, y, answers, _) in zip(("synthetic", "real"), told, strict=True):
+        if (chances := all_chances[best]) is None:
+            continue
+        labels = np.unique(y)
+        places = np.full(len(chances), 1) if len(labels) == 2 else chances.argmax(axis=1)
+        stated = chances[np.arange(len(chances)), places]
+        true, mean = calibration_curve(labels[places] == answers, stated, pos_label=True, n_bins=10, strategy="quantile")
+        curves[f"learned from {side} records"] = mean, true
+    axes = ("stated probability", "share of records of which it is true", "as stated")
+    note = f"Answers of {best} for real records: the probability that they state, and how often they are right."
+    drawn = {"rates": curves, "alt": "calibration of a classifier", "axes": axes}
+    return [Plot("Calibration of a classifier", "", "operating_curves", drawn, (note,))] if curves else []
 
 
 def detection(real: Encoded, synthetic: Encoded, layout: Layout, *, total: bool = True, seed: int = 0) -> dict[str, float]:
@@ -270,7 +300,9 @@ _ENOUGH = Need(
     lambda sides: min(len(sides.real), len(sides.synthetic)) >= FOLDS, f"there are fewer than {FOLDS} records on one side"
 )
 ASKED = {
-    "section": DETECTION, "better": "lower", "needs": (_ENOUGH,), "glance": {"AUC": "AUC of telling them apart"}
+    "section": DETECTION, "better": "lower", "needs": (_ENOUGH,), "glance": {"AUC": "AUC of telling them apart"},
+    # Rows that are recognisable may have the right shares and means: that alone is never poor.
+    "ends": (0.5, 1.0), "limits": (SKILL[0], np.inf),
 }  # fmt: skip
 
 

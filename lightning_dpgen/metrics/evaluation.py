@@ -15,6 +15,7 @@ from lightning_dpgen.data.layout import Encoded, Layout
 from lightning_dpgen.data.schema import kinds
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.columns import check_fit, subsample
+from lightning_dpgen.metrics.judgement import Cause, judge
 from lightning_dpgen.metrics.measure import TABLE, Interval, Listing, Measure, Plot, Result, has_measures, measures_of
 from lightning_dpgen.metrics.sides import ROWS, Answers, EncodedSides, Sides, TableSides, check_seconds
 from lightning_dpgen.metrics.summaries import Summary
@@ -38,6 +39,8 @@ class Evaluation:
         listings: what differs most, by name.
         plots: pictures of the private report.
         remarks: sentences that are told before all scores, by their subject.
+        causes: what is known to move a column, or two together, by a tuple of their names.
+        private: whether the release is a private one.
     """
 
     kind: str
@@ -51,6 +54,8 @@ class Evaluation:
     listings: list[Listing] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
     remarks: dict[str, list[str]] = field(default_factory=dict)
+    causes: Mapping[Any, list[Cause]] = field(default_factory=dict)
+    private: bool = True
 
     @property
     def worst_column(self) -> tuple[str, float] | None:
@@ -76,6 +81,7 @@ class Evaluation:
             for section, scores in self.intervals.items()
         }
         return {name: getattr(self, name) for name in names} | {
+            "judgement": judge(self).lines,
             "intervals": intervals,
             "listings": {listing.title: listing.as_json() for listing in self.listings},
             "numbers": {summary.name: summary.as_json() for summary in self.summaries},

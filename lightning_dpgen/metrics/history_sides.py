@@ -19,7 +19,7 @@ from lightning_dpgen.data.tables.categories import Category
 from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.evaluation import Evaluation, evaluate_sides
-from lightning_dpgen.metrics.measure import Glance, Need, Result, beside_real, format_score, register
+from lightning_dpgen.metrics.measure import Glance, Need, Result, format_score, rate, register
 from lightning_dpgen.metrics.sides import ROWS, Answers, Sides, TableSides, check_seconds
 from lightning_dpgen.metrics.summaries import QuantileBins
 from lightning_dpgen.metrics.table_pairs import FEW, levels
@@ -281,7 +281,7 @@ def glances(section: str, words: Mapping[str, str]) -> Callable[[Any], list[Glan
     def pick(evaluation: Any) -> list[Glance]:
         scores, reference = (of.get(section, {}) for of in (evaluation.scores, evaluation.reference))
         return [
-            Glance(value, f"{score.removesuffix(name)}{said}", below=beside_real(reference.get(score)))
+            rate(value, reference.get(score), f"{score.removesuffix(name)}{said}")
             for name, said in words.items()
             for score, value in scores.items()
             if score == name or score.endswith(f": {name}")

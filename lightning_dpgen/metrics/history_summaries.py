@@ -26,7 +26,7 @@ from lightning_dpgen.metrics.history_sides import (
 from lightning_dpgen.metrics.measure import COLUMNS, Listing, Result, average_and_worst, register
 from lightning_dpgen.metrics.sides import TableSides
 from lightning_dpgen.metrics.summaries import QuantileBins
-from lightning_dpgen.metrics.table_columns import ONE_MEAN, column_distances, column_shares
+from lightning_dpgen.metrics.table_columns import ONE_MEAN, column_distances, column_shares, compared_distances
 from lightning_dpgen.metrics.table_pairs import rank_correlations
 
 # Values that are listed, and levels of all columns together of which two are looked at.
@@ -175,7 +175,7 @@ def _show_columns(sides: HistorySides) -> Result:
     figures, pairs, own = [], [], {}
     if sides.schema.persons is not None:
         persons = sides.persons
-        figures += column_shares(persons, column_distances(persons.real, persons.synthetic, persons.spreads))
+        figures += column_shares(persons, compared_distances(persons))
         for place, column in enumerate(persons.real.schema.recorded):
             own[place] = [attribute_levels(persons, side, column.name) for side in (persons.real, persons.synthetic)]
     attributes = list(own)
@@ -183,9 +183,9 @@ def _show_columns(sides: HistorySides) -> Result:
         table, before = sides.table_of_rows(number), len(figures)
         if not all(map(len, (table.real, table.synthetic, table.learned, table.first_synthetic))):
             continue
-        distances = column_distances(table.real, table.synthetic, table.spreads)
+        distances = compared_distances(table)
         figures += column_shares(table, distances, real.prefix, before)
-        of_rows = {before + i: [side.level(name) for side in (real, made)] for i, name in enumerate(distances)}
+        of_rows = {before + i: [side.level(name) for side in (real, made)] for i, name in enumerate(distances[0])}
         beside = {a: [(codes[side.person], *rest) for (codes, *rest), side in zip(own[a], (real, made), strict=True)]
                   for a in attributes}  # fmt: skip
         both = [*itertools.combinations(of_rows, 2), *itertools.product(attributes, of_rows)]

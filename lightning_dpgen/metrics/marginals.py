@@ -125,12 +125,14 @@ def compare_columns(sides: EncodedSides) -> Result:
     """Compare the shares of the values of columns, and of pairs of columns."""
     metrics = compare(MarginalDistance(sides.layout, seed=sides.seed), sides)
     distances, shares = metrics[0].distances(), metrics[0].shares()
+    expected = metrics[1].distances()["one_way"].tolist() if len(metrics) > 1 else [None] * len(shares)
     units, groups = sides.layout.units, len(sides.layout.groups)
     # Pixels, readings and items have pictures of their own.
     worst = sorted(range(units, units + groups), key=lambda column: -float(distances["one_way"][column]))
     figures = {
         "columns": [
             {"name": sides.names[column - units], "column": column, "distance": float(distances["one_way"][column]),
+             "expected": expected[column],
              "choices": None if sides.choices is None else sides.choices[column - units],
              "synthetic": shares[column][0].numpy(), "real": shares[column][1].numpy()}
             for column in worst

@@ -20,6 +20,13 @@ COLUMNS, ROWS_OF_TABLES = "columns", "rows"
 # The kind of tables, and the word for all kinds of records that are compared as they are encoded.
 TABLE, ENCODED = "table", "encoded"
 _BETTER = {"lower": "Lower is better.", "higher": "Higher is better.", "target": ""}
+# The best and the worst value of a score, where nothing else is said.
+_ENDS = {"lower": (0.0, 1.0), "higher": (1.0, 0.0)}
+# The parts of the way from real records to the worst value up to which a score is good, and beyond which it is poor. A
+# twentieth hides in tables of rounded percentages; where a fifth is lost, much of what goes together is.
+LEVELS, LIMITS = ("good", "fair", "poor"), (0.05, 0.2)
+# The same of what a classifier knows beyond guessing: draws of one run differ by a fifth of it (how_to/judge_a_release.md).
+SKILL = (0.2, 0.5)
 
 
 @dataclass(frozen=True)
@@ -102,12 +109,38 @@ class Glance:
         words: its meaning.
         name: a name from the records, said after the words.
         below: what it is compared with.
+        lost: the part of the way from real records to the worst value; None where it cannot be said.
+        limits: see `LIMITS`.
     """
 
     value: float
     words: str
     name: str = ""
     below: str = ""
+    lost: float | None = None
+    limits: tuple[float, float] = LIMITS
+
+    @property
+    def level(self) -> str | None:
+        """One of `LEVELS`; None where it cannot be said."""
+        return None if self.lost is None else LEVELS[sum(self.lost > limit for limit in self.limits)]
+
+
+def rate(value: float, reference: float | None, words: str, ends: Any = _ENDS["lower"], **fields: Any) -> Glance:
+    """Rate a score beside that of real records; without these, beside the best value.
+
+    Args:
+        ends: the best value and the worst, None of a score that is neither good nor poor; `fields` are others of `Glance`.
+
+    Example:
+        >>> rate(0.75, 0.5, "AUC").lost, rate(0.9, 0.8, "accuracy", (1.0, 0.0)).level
+        (0.5, 'good')
+    """
+    lost = None
+    if ends is not None:
+        best, worst = (ends[0] if reference is None else reference), ends[1]
+        lost = max(0.0, (best - value) / (best - worst)) if best != worst else 0.0
+    return Glance(value, words, below=beside_real(reference), lost=lost, **fields)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +185,8 @@ class Measure:
         compute: returns a `Result` of the sides (`sides.Sides`), or the reason in words why there is none.
         needs: what the sides must have.
         glance: the scores to look at first, each with its words; or a function that picks `Glance`s of an `Evaluation`.
+        ends: the best value of its scores and the worst; None for 0 and 1.
+        limits: see `LIMITS`.
         of_results: whether `compute` is told the results of all other sections (by their names) in place of the sides.
 
     Example:
@@ -168,6 +203,8 @@ class Measure:
     says: str = ""
     needs: tuple[Need, ...] = ()
     glance: Mapping[str, str] | Callable[[Any], list[Glance]] = field(default_factory=dict)
+    ends: tuple[float, float] | None = None
+    limits: tuple[float, float] = LIMITS
     of_results: bool = False
 
     def applies_to(self, sides: Any) -> bool:
@@ -179,8 +216,9 @@ class Measure:
         if callable(self.glance):
             return self.glance(evaluation)
         scores, reference = (of.get(self.section, {}) for of in (evaluation.scores, evaluation.reference))
+        ends = self.ends or _ENDS.get(self.better)
         return [
-            Glance(scores[score], words, below=beside_real(reference.get(score)))
+            rate(scores[score], reference.get(score), words, ends, limits=self.limits)
             for score, words in self.glance.items()
             if score in scores
         ]

@@ -10,7 +10,7 @@ import pandas as pd
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.classifiers import DETECTED, DETECTION
-from lightning_dpgen.metrics.measure import COLUMNS, TABLE, Glance, Need, Result, beside_real, register
+from lightning_dpgen.metrics.measure import COLUMNS, TABLE, Glance, Need, Result, rate, register
 from lightning_dpgen.metrics.sides import TableSides
 from lightning_dpgen.metrics.table_columns import ONE_MEAN, ONE_WORST
 from lightning_dpgen.metrics.table_pairs import PAIRS, TWO_MEAN
@@ -27,11 +27,11 @@ _PARTS = (
 
 def _glances(evaluation: Any) -> list[Glance]:
     scores, reference = (of.get(QUALITY, {}) for of in (evaluation.scores, evaluation.reference))
-    words = {HEADLINE: "quality: 1 would be equal to real records", WORST: WORST}
+    words = {HEADLINE: ("quality: 1 would be equal to real records", (1.0, 0.0)), WORST: (WORST, (0.0, 1.0))}
     worst = {WORST: f"{evaluation.worst_column[0]}"} if evaluation.worst_column else {}
     return [
-        Glance(scores[score], said, worst.get(score, ""), beside_real(reference.get(score)))
-        for score, said in words.items()
+        rate(scores[score], reference.get(score), said, ends, name=worst.get(score, ""))
+        for score, (said, ends) in words.items()
         if score in scores
     ]
 

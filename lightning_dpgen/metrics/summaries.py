@@ -281,14 +281,14 @@ class QuantileBins:
 
     def names(self, column: Numeric) -> list[str]:
         """Return the names of the bins, as the column writes its values."""
-        return [_shown(column, value) for value in self.single] + self._ranges(column) + ["missing"]
+        return [write_tick(column, value) for value in self.single] + self._ranges(column) + ["missing"]
 
     def _ranges(self, column: Numeric) -> list[str]:
         if not len(self.starts):
             return ["others"]
         # A bin of whole numbers ends at the last one in it.
-        ends = [_shown(column, value - column.scale.whole) for value in self.starts]
-        starts = [_shown(column, value) for value in self.starts]
+        ends = [write_tick(column, value - column.scale.whole) for value in self.starts]
+        starts = [write_tick(column, value) for value in self.starts]
         between = [start if start == end else f"{start} to {end}" for start, end in zip(starts, ends[1:], strict=False)]
         return [f"up to {ends[0]}", *between, f"{starts[-1]} or more"]
 
@@ -297,7 +297,8 @@ class QuantileBins:
         return np.argsort(np.concatenate([self.single, [self.least], self.starts, [np.inf]]), kind="stable")
 
 
-def _shown(column: Numeric, tick: float) -> str:
+def write_tick(column: Numeric, tick: float) -> str:
+    """Write a tick of a column as a value."""
     value = column.scale.declared(round(tick) if column.scale.whole else tick)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +19,7 @@ from lightning_dpgen.data.tables.column import Modelled
 from lightning_dpgen.data.tables.numeric import Numeric
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.marginals import mean_and_worst
-from lightning_dpgen.metrics.measure import COLUMNS, TABLE, Need, Result, average_and_worst, register
+from lightning_dpgen.metrics.measure import COLUMNS, TABLE, Need, Plot, Result, average_and_worst, register
 from lightning_dpgen.metrics.sides import Collected, TableSides
 from lightning_dpgen.metrics.summaries import QuantileBins, binned, ordinary, summaries
 
@@ -117,15 +119,43 @@ def column_distances(real: TableValues, other: TableValues, lengths: np.ndarray)
     Args:
         lengths: (columns of numbers,) as `spreads` returns them.
     """
-    distances = {}
-    if real.of_numbers:
-        far = np.maximum(*_numeric(real, other, lengths).values()).tolist()
-        distances = dict(zip((column.name for column in real.of_numbers), far, strict=True))
-    for column in real.of_codes:
+    of_name = dict(zip((column.name for column in real.of_numbers), lengths.tolist(), strict=True))
+    both = ((column, real.column(column.name), other.column(column.name)) for column in real.schema.recorded)
+    return {column.name: column_distance(column, *sides, of_name.get(column.name)) for column, *sides in both}
+
+
+def column_distance(column: Modelled, real: np.ndarray, other: np.ndarray, length: float | None) -> float:
+    """Return the distance of one column, as `column_distances` does, of its values (n,) and (m,)."""
+    if isinstance(column, Category):
         size = len(column.values) + 1
-        shares = [np.bincount(side.column(column.name), minlength=size) / len(side) for side in (real, other)]
-        distances[column.name] = float(0.5 * np.abs(shares[0] - shares[1]).sum())
-    return {column.name: distances[column.name] for column in real.schema.recorded}
+        shares = [np.bincount(side, minlength=size) / len(side) for side in (real, other)]
+        return float(0.5 * np.abs(shares[0] - shares[1]).sum())
+    ordinary_values = (np.where(np.isin(side, column.special_ticks), np.nan, side) for side in (real, other))
+    return max(_largest_difference(real, other), min(1.0, _moved(*ordinary_values, length)))
+
+
+def compared_distances(sides: TableSides) -> list[dict[str, float]]:
+    """Return the distances of the columns of synthetic records, and of the real ones in their place if there are any."""
+    return [column_distances(sides.real, other, sides.spreads) for other in sides.compared]
+
+
+def _distance_of_form(column: Modelled, real: TableValues, length: float | None, seed: int) -> float:
+    """Return how far a column is from itself as a model without any error would learn and draw it.
+
+    Numbers are put into the schema's bins, and rare values of categories into its groups, and drawn from these again. It is
+    0 of a column that is computed from others or learned by its distance from another one.
+    """
+    rules = real.schema.rules
+    if column.name in rules.unlearned or column.name in rules.relatives:
+        return 0.0
+    learned, found = rules.learned.get(column.name, column), real.column(column.name)
+    absent = np.isnan(found) if isinstance(column, Numeric) else found >= column.present
+    there = np.where(absent, column.grid.low, found)
+    array = column.restored(there.astype(np.int64) if column.grid.whole else there, absent)
+    drawn = learned.decode(*learned.encode(array, True, Counter()), np.random.default_rng(seed))
+    numbers, lost = column.numbers(drawn, True, Counter())
+    again = np.where(lost, np.nan if isinstance(column, Numeric) else column.present, numbers)
+    return column_distance(column, found, again.astype(found.dtype), length)
 
 
 def _numeric(real: TableValues, other: TableValues, lengths: np.ndarray) -> dict[str, np.ndarray]:
@@ -158,9 +188,8 @@ def _missing(real: TableValues, other: TableValues) -> float:
 )  # fmt: skip
 def _compare_columns(sides: TableSides) -> Result:
     """Compare single columns: numbers by their distribution functions and how far they lie, categories by shares."""
-    results = []
-    for other in sides.compared:
-        apart = column_distances(sides.real, other, sides.spreads)
+    results, found = [], compared_distances(sides)
+    for other, apart in zip(sides.compared, found, strict=True):
         scores = average_and_worst("one column", list(apart.values()))
         if sides.real.of_numbers:
             for words, far in _numeric(sides.real, other, sides.spreads).items():
@@ -169,17 +198,36 @@ def _compare_columns(sides: TableSides) -> Result:
             scores |= average_and_worst("categories, total variation", [apart[c.name] for c in sides.real.of_codes])
         scores["missing values, largest difference of shares"] = _missing(sides.real, other)
         results.append(scores)
-    distances = column_distances(sides.real, sides.synthetic, sides.spreads)
-    return Result(*results, figures={"columns": column_shares(sides, distances)})
+    figures, plots = column_shares(sides, found), []
+    columns = {column.name: column for column in sides.real.schema.recorded}
+    lengths = dict(zip((column.name for column in sides.real.of_numbers), sides.spreads.tolist(), strict=True))
+    for figure in figures[:FORMED]:
+        column = columns[figure["name"]]
+        figure["of_form"] = _distance_of_form(column, sides.real, lengths.get(column.name), sides.seed)
+    for name in [figure["name"] for figure in figures if figure["name"] in lengths][:_DRAWN]:
+        column, sided = columns[name], {side: getattr(sides, side).column(name) for side in ("real", "synthetic")}
+        there = {side: own[~(np.isnan(own) | np.isin(own, column.special_ticks))] for side, own in sided.items()}
+        if all(map(len, there.values())):
+            content = there | {"column": column, "alt": f"{name}, real and synthetic"}
+            plots.append(Plot("Histograms and quantiles of numbers", name, "numbers", content, _NOTES))
+    return Result(*results, figures={"columns": figures}, plots=plots)
+
+
+# Columns whose form is held against them, and columns of numbers that are drawn: those that differ most.
+FORMED, _DRAWN = 6, 12
+_NOTES = (
+    "Left: shares of real values (grey) and of synthetic ones (the line) from the 0.5 % to the 99.5 % quantile, without "
+    "special and missing ones. Right: each hundredth quantile, real across, synthetic up; equal columns follow the line.",
+)
 
 
 def column_shares(
-    sides: TableSides, distances: dict[str, float], prefix: str = "", before: int = 0
+    sides: TableSides, found: Sequence[dict[str, float]], prefix: str = "", before: int = 0
 ) -> list[dict[str, Any]]:
     """Return each column with the shares of its values, numbers in bins in their order; the worst column first.
 
     Args:
-        distances: of the columns, by their names.
+        found: the distances of the columns, as of `compared_distances`.
         prefix: of the names that are shown.
         before: the number of columns of other tables that stand before these.
     """
@@ -196,8 +244,9 @@ def column_shares(
             shares = [side[order] for side in shares]
         figures = summary.get(column.name)
         columns.append(
-            {"name": shown, "column": before + place, "distance": distances[column.name], "choices": names,
-             "synthetic": shares[0], "real": shares[1], "summary": figures and replace(figures, name=shown)}
+            {"name": shown, "column": before + place, "distance": found[0][column.name], "choices": names,
+             "synthetic": shares[0], "real": shares[1], "summary": figures and replace(figures, name=shown),
+             "expected": found[-1][column.name] if len(found) > 1 else None}
         )  # fmt: skip
     return sorted(columns, key=lambda column: -column["distance"])
 

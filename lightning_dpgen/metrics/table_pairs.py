@@ -18,12 +18,14 @@ from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.metrics.classifiers import TRAINING
 from lightning_dpgen.metrics.columns import MOST_CATEGORIES, choose_pairs, count_pairs
 from lightning_dpgen.metrics.marginals import GROUPS_APART, AssociationDistance, MarginalDistance
-from lightning_dpgen.metrics.measure import A_TEST, TABLE, Listing, Need, Result, register
+from lightning_dpgen.metrics.measure import A_TEST, TABLE, Listing, Need, Plot, Result, register
 from lightning_dpgen.metrics.sides import EncodedSides, TableSides, compare, named_scores
 from lightning_dpgen.metrics.summaries import BINS, QuantileBins, binned
 
 # Pairs that are listed, and looked at: of more, a choice; and values of pairs that are counted of a side.
 LISTED, MOST_PAIRS, _COUNTED = 10, 20_000, 1 << 28
+WORST_PAIRS = "pairs of columns that differ most, and where"
+_DRAWN, _MAPS = 4, "Shares of records with two values together: darker where there are more, by the root of the share."
 # Records of a side that must lack a value, and that must have one, before associations of missing values are compared.
 FEW = 30
 # Pairs of columns of numbers whose correlations are compared: of more, a choice.
@@ -184,7 +186,7 @@ def _list_pairs(sides: TableSides) -> Result:
     for place, pair in enumerate(pairs):
         real, *others = shares(pair)
         distances[place] = [0.5 * np.abs(real - other).sum() for other in others]
-    listed, beyond = [], distances[:, 0] - distances[:, 1:].sum(axis=1)
+    listed, plots, beyond = [], [], distances[:, 0] - distances[:, 1:].sum(axis=1)
     for place in np.argsort(-beyond, kind="stable")[:LISTED]:
         a, b = pairs[place]
         real, synthetic, *_ = shares(pairs[place])
@@ -192,6 +194,11 @@ def _list_pairs(sides: TableSides) -> Result:
         one, other = divmod(cell, int(sizes[b]))
         cells = columns[a].name, names[a][one], columns[b].name, names[b][other]
         listed.append((*cells, float(real[cell]), float(synthetic[cell]), *distances[place].tolist()))
+        if len(plots) < _DRAWN:
+            drawn = {"real": real.reshape(sizes[a], -1), "synthetic": synthetic.reshape(sizes[a], -1)}
+            caption, axes = f"{columns[a].name} and {columns[b].name}", (columns[a].name, columns[b].name)
+            drawn |= {"names": (names[a], names[b]), "axes": axes, "alt": f"shares of {caption}, real and synthetic"}
+            plots.append(Plot("Pairs that differ most, drawn", caption, "two_maps", drawn, (_MAPS,)))
     head = ("column", "value", "other column", "other value", "share, real", "share, synthetic", "distance")
     head += ("distance of real ones",) * (len(sides.compared) > 1)
     note = (
@@ -199,7 +206,7 @@ def _list_pairs(sides: TableSides) -> Result:
         "differ most. Pairs are in the order of that distance less the one of the other real half, since pairs of many "
         "values differ by chance. Numbers are in tenths of the real column, and rare categories count together."
     )
-    return Result(listings=[Listing("pairs of columns that differ most, and where", note, head, listed)])
+    return Result(listings=[Listing(WORST_PAIRS, note, head, listed)], plots=plots)
 
 
 # Columns that are chosen, and looked at; records of a tree, and of its test; the least gain of a column that is chosen.

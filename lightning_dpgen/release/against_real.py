@@ -6,7 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,15 @@ from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.data.tables.values import TableValues
 from lightning_dpgen.measure.label_gradients import labels_of
 from lightning_dpgen.metrics.evaluation import Evaluation, evaluate_table
+from lightning_dpgen.metrics.judgement import find_worst
 from lightning_dpgen.metrics.measure import UNSEEN
 from lightning_dpgen.metrics.sides import ROWS, Answers
 from lightning_dpgen.models.labelled import LabelledNetwork
 from lightning_dpgen.privacy.ledger import FILE_NAME
+from lightning_dpgen.release.causes import known_causes
 from lightning_dpgen.release.drawing.predictions import label_shares
 from lightning_dpgen.release.drawing.release import Release, load_release
-from lightning_dpgen.release.files import WARNINGS
+from lightning_dpgen.release.files import WARNINGS, NotARelease, read_certificate, release_folder
 from lightning_dpgen.release.pages.private_report import write_private_report
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.sampling.errors import BadRecords
@@ -65,6 +67,7 @@ def evaluate(
     outside: str = "refuse",
     by: str | None = None,
     sdmetrics: bool = False,
+    certificate: Mapping[str, Any] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Evaluation:
     """Compare a release with real records. PRIVATE: no noise is in the result, and no certificate covers it.
@@ -90,6 +93,7 @@ def evaluate(
         outside: for a table: ``refuse`` values that the schema does not allow, or ``clamp`` them.
         by: for a table: the column whose groups are compared; None for the label.
         sdmetrics: for a table: whether SDMetrics' quality report is computed, too; it is an extra.
+        certificate: that of the release, whose noise explains errors; None to read it where `release` is a folder.
         progress: told each part before it starts.
 
     Raises:
@@ -104,6 +108,8 @@ def evaluate(
         0.031
     """
     if isinstance(release, str | Path):
+        with suppress(NotARelease):  # a model can be evaluated without its certificate
+            certificate = certificate or read_certificate(release_folder(release))
         release = load_release(release)
     if not isinstance(release, Release):
         what = "projected rows: their report says how well distances are recovered"
@@ -136,8 +142,11 @@ def evaluate(
         if SAMPLED in counted:
             note = f"a sample of {len(real):,} by the public seed {seed}, of {counted[SAMPLED]:,} rows"
             evaluation = replace(evaluation, notes={REAL_RECORDS: note, **evaluation.notes})
-        return evaluation
-    return kind.evaluate(release, real, aside, count, **asked)
+    else:
+        evaluation = kind.evaluate(release, real, aside, count, **asked)
+    names = [names for apart in find_worst(evaluation) for _, names, *_ in apart]
+    causes = known_causes(release.mixture, certificate or {}, real, names) if table else {}
+    return replace(evaluation, causes=causes, private=release.private)
 
 
 def write_evaluation(

@@ -73,6 +73,12 @@ def test_held_out_records_in_a_file_are_read_as_the_others(dpgen, table, tmp_pat
     worst = told["listings"]["pairs of columns that differ most, and where"][0]
     row = f"{worst['column']} +{worst['value']} +{worst['other column']} .* {worst['share, synthetic']:.4f} "
     assert re.search(row, out.partition("pairs of columns that differ most, and where:")[2])
+    # The page begins with what the terminal prints.
+    (verdict,) = re.findall(r"(?m)^publish\?: (.+)$", out)
+    page = (table / "run/private/report.html").read_text()
+    assert verdict == told["judgement"]["publish?"] and f"<b>{verdict[0].upper()}{verdict[1:]}.</b>" in page
+    assert page.index("Should this be published?") < page.index("At a glance") and "<b>Mind:</b> this says" in page
+    assert "Calibration of a classifier</h2>" in page and "Histograms and quantiles of numbers</h2>" in page
     assert set(told["numbers"]["age"]["real"]) >= {"least", "0.1 %", "99.9 %", "largest"} and "99.9 %" in out
     assert "Pairs of columns that differ most, and where</h2>" in (table / "run/private/report.html").read_text()
     assert "Membership inference</h2>" in (table / "run/private/report.html").read_text()

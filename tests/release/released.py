@@ -35,11 +35,11 @@ def account(epsilon=2.0, seed=None, found=()):
     return paid
 
 
-def released(folder, schema, *, rows=40, k=1, unit="one record of the data set", paid=None, **declared):
+def released(folder, schema, *, rows=40, k=1, unit="one record of the data set", paid=None, figure=None, **declared):
     """Writes a release of made-up records and gives its certificate."""
     network = StackedVAE(schema, k, hidden=4, latent=2, generator=torch.Generator().manual_seed(0)).eval()
     about = {"data": "table", "n": 90, "schema": schema.as_json(), "model": "a model", "rows": rows} | declared
-    content = SyntheticContent(Mixture(network, torch.ones(k)), rows, 0)
+    content = SyntheticContent(Mixture(network, torch.ones(k)), rows, 0, figure=figure)
     paid = account(found=declared.get("discovered", ())) if paid is None else paid
     return write_release(folder, folder.with_name(f".{folder.name}"), content, paid, unit=unit, declared=about)
 

@@ -219,6 +219,50 @@ TABLE = {
 }
 
 
+def _figure(monkeypatch, plot, *arguments, **keywords):
+    """Draw a plot of two halves and return the axes of both, laid out."""
+    figure = Figure(figsize=(4.6, 3.0), layout="constrained")
+    monkeypatch.setattr(private_plots, "drawn", lambda draw, *_: draw(figure.add_subplot()))
+    plot(*arguments, **keywords)
+    figure.draw_without_rendering()
+    return figure.axes
+
+
+@pytest.mark.parametrize("fields", [
+    {"type": "integer", "low": 0, "high": 500, "bins": 4, "unit": "1 kg"},
+    {"type": "date", "low": "2020-01-01", "high": "2021-12-31", "bins": 4},
+    {"type": "number", "low": 0, "high": 9, "decimals": 2, "bins": 4},
+    {"type": "number", "low": 0, "high": 9, "encoding": "scaled"},
+], ids=lambda fields: fields["type"])  # fmt: skip
+def test_numbers_are_drawn_on_their_own_axes(monkeypatch, fields):
+    """A histogram holds the shares of all but a hundredth of the values, and quantiles are those of numpy."""
+    column, random = schema_of({"columns": {"c": fields}}).recorded[0], np.random.default_rng(0)
+    low, high = column.limits
+    sides = [low + (high - low) * random.random(n) ** 2 for n in (900, 300)]
+    sides = [side.round() if column.scale.whole else side for side in sides]
+    left, right = _figure(monkeypatch, private_plots.numbers, *sides, "c", column=column)
+    for patch, side in zip(left.patches, sides, strict=True):
+        shares, edges, _ = patch.get_data()
+        np.testing.assert_allclose(shares, np.histogram(side, edges)[0] / len(side))
+        assert 0.97 <= shares.sum() < 1.001 and len(shares) <= 42
+    made = right.lines[1].get_xydata()
+    np.testing.assert_array_equal(made[[0, 50, 100], 0], np.quantile(sides[0], (0, 0.5, 1), method="inverted_cdf"))
+    np.testing.assert_array_equal(made[[0, 50, 100], 1], np.quantile(sides[1], (0, 0.5, 1), method="inverted_cdf"))
+    shown = [text.get_text() for text in right.get_xticklabels()]
+    assert (shown[1][:2] == "20" and "-" in shown[1]) if fields["type"] == "date" else float(shown[1]) >= 0
+    assert left.get_xlabel() == ("kg" if "unit" in fields else "value")
+
+
+def test_pairs_are_drawn_side_by_side_without_values_that_none_has(monkeypatch):
+    real, made = np.array([[0.5, 0.0, 0.2], [0.0, 0.0, 0.3]]), np.array([[0.2, 0.0, 0.2], [0.3, 0.0, 0.3]])
+    names = {"names": (["a", "b"], ["x", "y", "z"]), "axes": ("one", "other")}
+    left, right = _figure(monkeypatch, private_plots.two_maps, real, made, "a pair", **names)
+    for axes, shares in ((left, real), (right, made)):
+        np.testing.assert_array_equal(axes.images[0].get_array(), shares[:, [0, 2]])
+        assert [text.get_text() for text in axes.get_xticklabels()] == ["x", "z"] and axes.get_xlabel() == "other"
+    assert left.images[0].get_clim() == right.images[0].get_clim() == (0.0, 0.5) and left.get_ylabel() == "one"
+
+
 def test_numbers_are_drawn_in_the_order_of_their_values(tmp_path, monkeypatch):
     """A value of many has a bar of its own among the others, and missing ones the last."""
     schema, random = schema_of({"columns": TABLE}), np.random.default_rng(0)

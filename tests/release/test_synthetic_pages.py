@@ -348,3 +348,17 @@ def test_a_sheet_has_a_row_a_component_or_twenty_of_all():
         else:
             assert (np.diff(drawn.ravel()) >= 0.0).all()
             assert (drawn > greys[-1].item() - 0.01).mean() == pytest.approx(0.5, abs=0.02)
+
+
+@pytest.mark.parametrize("noise", [None, 0.001, 0.03])
+def test_a_figure_is_told_in_words_and_is_offered_where_none_was_bought(tmp_path, noise):
+    """A distance below twice what noise alone makes of it may well be smaller."""
+    figure = {"distance of a column, mean": 0.042, "distance of a column that noise alone makes": noise}
+    figure |= {"accuracy on real records, trained on synthetic": 0.857, "records, with noise": 90}
+    bought = {} if noise is None else {"figure": figure, "fidelity_share": 0.05}
+    released(tmp_path / "release", PEOPLE, **bought)
+    page = Page((tmp_path / "release/report.html").read_text()).text
+    assert ("privacy.fidelity_share=0.05" in page) is (noise is None) and "How close they are" in page
+    assert ("off by 4.2 % on average. Noise of this figure alone makes" in page) is (noise is not None)
+    assert ("so the records may well be closer" in page) is (noise == 0.03)
+    assert ("right for 85.7 % of the real ones" in page) is (noise is not None)

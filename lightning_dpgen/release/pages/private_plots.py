@@ -9,15 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from PIL import Image
 
+from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.metrics.summaries import write_tick
 from lightning_dpgen.release.pages.plot_style import DARK_RULES, LINE, REAL, SYNTHETIC, plot_style
 from lightning_dpgen.release.pages.text import printable
 from lightning_dpgen.release.rows.pictures import enlarged
 
-_LABELLED, _BARS, _LETTERS = 10, 60, 11
+_LABELLED, _BARS, _LETTERS, _UPRIGHT = 10, 60, 11, 40
+_ROC = ("share of others taken for members", "share of members found", "guessing")
 
 
 def drawn(draw: Callable[[Axes], None], width: float, height: float, alt: str) -> Markup:
@@ -95,6 +99,58 @@ def heat_map(values: np.ndarray, names: Sequence[str], alt: str) -> Markup:
     return drawn(draw, inches + 0.6, inches, alt)
 
 
+def two_maps(
+    real: np.ndarray, synthetic: np.ndarray, alt: str, *, names: Sequence[Sequence[str]], axes: Sequence[str]
+) -> Markup:
+    """Draw the shares (a, b) of the values of two columns together, real beside synthetic; both by their names."""
+    # Values that no record has are left out.
+    some = [np.flatnonzero((real + synthetic).sum(axis=axis)) for axis in (1, 0)]
+    rows, columns = ([printable(own[int(place)], 14) for place in at] for own, at in zip(names, some, strict=True))
+    # One common value would leave all others white.
+    shades = PowerNorm(0.5, 0.0, float(max(real.max(), synthetic.max())))
+
+    def draw(whole: Axes) -> None:
+        sides = zip(_halves(whole, sharey=True), (real, synthetic), ("real", "synthetic"), strict=True)
+        for own, shares, name in sides:
+            own.imshow(shares[np.ix_(*some)], cmap="Blues", norm=shades, aspect="auto")
+            own.set_xticks(range(len(columns)), columns, rotation=45, ha="right", rotation_mode="anchor")
+            own.set_yticks(range(len(rows)), rows)
+            own.set(title=name, xlabel=printable(axes[1], 30), ylabel=printable(axes[0], 30))
+            own.label_outer()
+            own.tick_params(length=0)
+            own.spines[:].set_visible(False)
+
+    return drawn(draw, 4.8, 3.2, alt)
+
+
+def numbers(real: np.ndarray, synthetic: np.ndarray, alt: str, *, column: Numeric) -> Markup:
+    """Draw the values (n,) and (m,) of a column: histograms over each other, and quantiles against each other."""
+    both, whole = np.concatenate([real, synthetic]), column.scale.whole
+    low, high = np.quantile(both, (0.005, 0.995), method="inverted_cdf")
+    # A bar of whole values holds as many of them as any other.
+    step = max(1.0, np.ceil((high - low + 1.0) / _UPRIGHT)) if whole else (high - low) / _UPRIGHT or 1.0
+    edges = low - 0.5 * whole + step * np.arange(np.ceil((high - low + whole) / step) + 1)
+    quantiles = [np.quantile(side, np.linspace(0.0, 1.0, 101), method="inverted_cdf") for side in (real, synthetic)]
+
+    def draw(axes: Axes) -> None:
+        left, right = _halves(axes)
+        for values, colour in ((real, REAL), (synthetic, SYNTHETIC)):
+            left.stairs(
+                np.histogram(values, edges)[0] / len(values), edges, color=colour, fill=colour == REAL, linewidth=1.4
+            )
+        # A unit is declared as the number 1 is written.
+        unit = (getattr(column.declared, "unit", None) or "value").replace("1", "").strip()
+        left.set(xlabel=unit, ylabel="share of values", ylim=(0.0, None))
+        right.plot([both.min(), both.max()], [both.min(), both.max()], color=LINE, linewidth=1.2)
+        right.plot(*quantiles, color=SYNTHETIC, marker=".", markersize=3, linewidth=0.8)
+        right.set(xlabel="real", ylabel="synthetic")
+        for axis, most in ((left.xaxis, 2), (right.xaxis, 2), (right.yaxis, 3)):
+            axis.set_major_locator(MaxNLocator(most, integer=whole))
+            axis.set_major_formatter(lambda tick, _: write_tick(column, tick))
+
+    return drawn(draw, 4.4, 2.2, alt)
+
+
 def lines(
     real: np.ndarray,
     synthetic: np.ndarray,
@@ -161,16 +217,15 @@ def samples(curves: np.ndarray, alt: str) -> Markup:
     return drawn(draw, 4.6, 3.0, alt)
 
 
-def operating_curves(rates: Mapping[str, tuple[np.ndarray, np.ndarray]], alt: str) -> Markup:
-    """Draw the true positive rate of attacks by their false positive rate (ROC), beside that of guessing."""
+def operating_curves(rates: Mapping[str, tuple[np.ndarray, np.ndarray]], alt: str, *, axes: Sequence[str] = _ROC) -> Markup:
+    """Draw true positive rates by false positive rates (ROC) or other shares; `axes` names both, and the diagonal."""
 
-    def draw(axes: Axes) -> None:
-        axes.plot([0, 1], [0, 1], color=LINE, linewidth=1.2, label="guessing")
-        for number, (name, (false, true)) in enumerate(rates.items()):
-            axes.plot(false, true, color=SYNTHETIC, linewidth=1.6, linestyle=("-", "--", ":")[number % 3], label=name)
-        axes.set(xlabel="share of others taken for members", ylabel="share of members found")
-        axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-        axes.legend()
+    def draw(plot: Axes) -> None:
+        plot.plot([0, 1], [0, 1], color=LINE, linewidth=1.2, label=axes[2])
+        for number, (name, curve) in enumerate(rates.items()):
+            plot.plot(*curve, color=SYNTHETIC, linewidth=1.6, linestyle=("-", "--", ":")[number % 3], label=name)
+        plot.set(xlabel=axes[0], ylabel=axes[1], xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        plot.legend()
 
     return drawn(draw, 4.0, 3.6, alt)
 
@@ -186,6 +241,13 @@ def sheet(pictures: np.ndarray, across: int, alt: str, *, least: int = 60) -> Ma
     buffer = io.BytesIO()
     enlarged(picture, -(-least // max(height, width))).save(buffer, "PNG")
     return _image(buffer.getvalue(), "image/png", alt)
+
+
+def _halves(axes: Axes, **shared: bool) -> np.ndarray:
+    """Put two plots side by side in the place of one."""
+    figure = axes.figure
+    axes.remove()
+    return figure.subplots(1, 2, **shared)
 
 
 def _plain_numbers(axes: Axes) -> None:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from lightning_dpgen.common.folders import owner_only
 from lightning_dpgen.metrics.evaluation import Evaluation
+from lightning_dpgen.metrics.judgement import all_glances, judge
 from lightning_dpgen.metrics.measure import Plot, format_score, meaning, measures_of
 from lightning_dpgen.metrics.summaries import FIGURES, Summary
 from lightning_dpgen.release.pages import charts
@@ -24,7 +25,7 @@ COLUMNS, PAIRED_COLUMNS = 24, 30
 # Letters of the names of columns.
 _LETTERS = 40
 # The form of a part of the page in which a plot is alone; others stand side by side.
-_FORMS = {"sheet": "pixels", "operating_curves": "square"}
+_FORMS = {"sheet": "pixels", "operating_curves": "square", "two_maps": "pair", "numbers": "pair"}
 
 
 def write_private_report(
@@ -59,7 +60,8 @@ def write_private_report(
         warnings=warnings,
         counted=dict(counted or {}),
         what={section: meaning(measures) for section, measures in sections.items()},
-        glance=[own for measures in sections.values() for measure in measures for own in measure.glances(evaluation)],
+        glance=all_glances(evaluation),
+        judgement=judge(evaluation),
         parts=_parts(evaluation.plots),
         columns=_columns(evaluation),
         figures=FIGURES,
