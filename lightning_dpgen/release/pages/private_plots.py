@@ -15,6 +15,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from PIL import Image
 
 from lightning_dpgen.data.tables.numeric import Numeric
+from lightning_dpgen.data.tables.scales import MOMENTS
 from lightning_dpgen.metrics.summaries import write_tick
 from lightning_dpgen.release.pages.plot_style import DARK_RULES, LINE, REAL, SYNTHETIC, plot_style
 from lightning_dpgen.release.pages.text import printable
@@ -147,6 +148,10 @@ def numbers(real: np.ndarray, synthetic: np.ndarray, alt: str, *, column: Numeri
         for axis, most in ((left.xaxis, 2), (right.xaxis, 2), (right.yaxis, 3)):
             axis.set_major_locator(MaxNLocator(most, integer=whole))
             axis.set_major_formatter(lambda tick, _: write_tick(column, tick))
+        if column.type in MOMENTS:
+            # Two dates are wider than the picture.
+            for own in (left, right):
+                own.tick_params("x", rotation=25)
 
     return drawn(draw, 4.4, 2.2, alt)
 
