@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import webbrowser
 from collections.abc import Sequence
@@ -37,6 +38,8 @@ def make_parser() -> Parser:
 
 def run(argv: Sequence[str]) -> int:
     arguments = make_parser().parse_args(argv)
+    if os.name != "posix":
+        raise UsageError("dpgen studio: runs on Linux and macOS; use the other commands here")
     if arguments.port > _MOST_PORT:
         raise UsageError(f"--port {arguments.port}: expected a number up to {_MOST_PORT:,}")
     roots = tuple(_root(folder) for folder in arguments.folders)
@@ -56,7 +59,8 @@ def run(argv: Sequence[str]) -> int:
     os.umask(0o077)
     with _listening(arguments.port) as listening:
         port = listening.getsockname()[1]
-        guard = Guard(make_app(Cases(home, roots)), port)
+        root = f"/{secrets.token_urlsafe(16)}"
+        guard = Guard(make_app(Cases(home, roots), root), port, root)
         address = f"http://127.0.0.1:{port}/?token={guard.token}"
         print(f"dpgen studio, on this machine alone: {address}")
         print("Ctrl-C closes it; runs go on. Each command that a page runs stands below.", flush=True)

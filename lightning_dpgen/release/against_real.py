@@ -34,7 +34,7 @@ from lightning_dpgen.privacy.ledger import FILE_NAME
 from lightning_dpgen.release.causes import known_causes
 from lightning_dpgen.release.drawing.predictions import label_shares
 from lightning_dpgen.release.drawing.release import Release, load_release
-from lightning_dpgen.release.files import WARNINGS, NotARelease, read_certificate, release_folder
+from lightning_dpgen.release.files import EVALUATION, WARNINGS, NotARelease, read_certificate, release_folder
 from lightning_dpgen.release.pages.private_report import write_private_report
 from lightning_dpgen.release.projected import ProjectedRows
 from lightning_dpgen.sampling.errors import BadRecords
@@ -43,7 +43,7 @@ from lightning_dpgen.sampling.errors import BadRecords
 REAL_ROWS, MOST_ROWS = 500_000, 1_000_000
 REAL_RECORDS = "real records"
 BANNER = "PRIVATE: what follows is computed from real records and is not covered by the certificate; do not publish it."
-EVALUATION, REPORT = "evaluation.json", "report.html"
+REPORT = "report.html"
 _LARGEST_WARNINGS = 1 << 16
 
 # A table in memory, in a file, in a database or by its values, tables of histories by their names, or other records, which

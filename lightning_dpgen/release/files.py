@@ -11,6 +11,8 @@ from lightning_dpgen.release.drawing.opened import read_json_file
 CERTIFICATE, MODEL, WEIGHTS = "privacy.json", "model.json", "model.safetensors"
 SYNTHETIC, SHEET, PROJECTED = "synthetic.parquet", "samples.png", "projected.parquet"
 FIGURE, ANSWERS = "fidelity.json", "answers.csv"
+# In the private folder beside a release.
+EVALUATION = "evaluation.json"
 # The signature of the certificate, which may be added to a release, and is therefore not among the files that it hashes.
 SIGNATURE = f"{CERTIFICATE}.sig"
 RELEASE = "release"

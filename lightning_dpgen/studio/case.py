@@ -6,18 +6,22 @@ holds nothing that a killed server would lose, and each step can be made at a te
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import filelock
 
 from lightning_dpgen.common.folders import FILE, make_private, place_of, read_plain, write_whole
-from lightning_dpgen.release.files import read_certificate
+from lightning_dpgen.common.passwords import without_passwords
+from lightning_dpgen.privacy.errors import LedgerError
+from lightning_dpgen.release.files import EVALUATION, read_certificate
 from lightning_dpgen.specs.usage_error import UsageError
 from lightning_dpgen.specs.words import name_of, write_word
 from lightning_dpgen.studio.job import Job, start_job
@@ -30,11 +34,13 @@ STUDIES = "_studies"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 # Values that need no quotes.
 _PLAIN = re.compile(r"[\w.+-]+", re.ASCII)
-# The last parts of settings that name files, programs or addresses: a page opens only what the curator has named.
-_PLACES = {
-    "path", "schema", "url", "query", "target", "init", "held_out", "study_folder", "run_dir", "private_seed", "workload",
-}  # fmt: skip
-_LARGEST = 2**22
+# Further settings that a page takes: those of the network and the split, but for what names files or programs of a user.
+_FURTHER = re.compile(
+    r"(?!.*\.(target|init|options)$)(model|split|clipping)\.[a-z_]+|clipping|seed|rows|data\.(bins|bins_share|max_moved)"
+)
+# Databases that are reached by a network; files of others are named by their paths.
+_SYSTEMS = ("postgresql", "mysql", "mariadb", "oracle", "mssql")
+_LARGEST = 2**24
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ class Setting:
         choices: all values there are; none for any text.
         range: the least, the largest and the step of a slider.
         number: whether the value is a number.
+        default: what an empty field stands for, where a page shows it.
     """
 
     name: str
@@ -53,13 +60,15 @@ class Setting:
     choices: tuple[str, ...] = ()
     range: tuple[float, float, float] | None = None
     number: bool = True
+    default: str = ""
 
 
 # The first ones stand open, others below a heading.
 SETTINGS = {
     "": (
         Setting("data.n", "Number of records", "declared, as public knowledge: a round number near the true one"),
-        Setting("privacy.epsilon", "Epsilon", "smaller protects more and adds more noise", range=(0.1, 10.0, 0.1)),
+        Setting("privacy.epsilon", "Epsilon", "smaller protects more and adds more noise", range=(0.1, 10.0, 0.1),
+                default="4"),
         Setting("privacy.delta", "Delta", "empty for the default, which follows from the number of records"),
         Setting("privacy.fidelity_share", "Share for a public figure of quality",
                 "of the budget, such as 0.05: the published report then says how good the records are"),
@@ -116,7 +125,45 @@ class Run:
             return "running"
         if self.folder.finished:
             return "released"
-        return "interrupted, can go on" if self.folder.unfinished else "ended without a release"
+        if not self.folder.unfinished:
+            return "ended without a release"
+        from lightning_dpgen.privacy.ledger import Ledger
+
+        with suppress(LedgerError, OSError):
+            if Ledger.read(self.folder.ledger).stopped:
+                return "ended for good"
+        return "interrupted, can go on"
+
+    @property
+    def verified(self) -> bool | None:
+        """What `dpgen verify` has said last; None while it has said nothing."""
+        again = self.job_of("verify")
+        status = (again if again.exists else self.job).status
+        return None if status is None else status == 0
+
+    @property
+    def judgement(self) -> Mapping[str, str]:
+        """The first paragraph of the private comparison with the real records; empty where there is none."""
+        with suppress(OSError, ValueError):
+            return json.loads(read_plain(self.folder.private / EVALUATION, _LARGEST)).get("judgement", {})
+        return {}
+
+    @property
+    def schema(self) -> Path:
+        """The copy of the schema that the run goes by, whatever becomes of the one of the case."""
+        return self.case.folder / "runs" / f"{self.number}.schema.yaml"
+
+    @property
+    def commands(self) -> list[list[str]]:
+        """The training by the settings of the case as they are now, and the verification of its release."""
+        root = str(self.case.folder / "runs" / str(self.number))
+        return [["train", *self.case.words(self.schema), write_word("run_dir", root)], ["verify", root]]
+
+    @property
+    def mark(self) -> str:
+        """What a start would run, in short: the commands and the schema."""
+        content = json.dumps(self.commands).encode() + self.case.schema.read_bytes()
+        return hashlib.sha256(content).hexdigest()[:32]
 
     @property
     def certificate(self) -> Mapping[str, object] | None:
@@ -188,11 +235,13 @@ class Case:
         """The records, as a command names them first."""
         return self.source.get("data.path") or self.source["data.url"]
 
-    def keep(self, **changed: object) -> None:
-        """Write source, settings or further ones."""
+    def keep(self, **changed: Any) -> None:
+        """Write the source, some settings, or the further ones; what is not named stays."""
         with self.locked():
             before = self._kept if (self.folder / "case.json").exists() else {"settings": {}, "more": ""}
-            write_whole(self.folder / "case.json", json.dumps(before | changed, indent=2))
+            settings = {"settings": before["settings"] | changed.pop("settings", {})}
+            kept = json.dumps(before | changed | settings, indent=2, ensure_ascii=False)
+            write_whole(self.folder / "case.json", kept)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -202,16 +251,18 @@ class Case:
 
     @property
     def source_words(self) -> list[str]:
-        return [write_word(name, value) for name, value in self.source.items()]
+        return [write_word(name, True if value == "true" else value) for name, value in self.source.items()]
 
-    @property
-    def words(self) -> list[str]:
-        """The words of a training, but for the folder of its run.
+    def words(self, schema: Path | None = None) -> list[str]:
+        """Return the words of a training, but for the folder of its run.
+
+        Args:
+            schema: the file of the schema; None for that of the case.
 
         Raises:
             UsageError: for a further setting that a page does not take.
         """
-        words = ["data=table", *self.source_words, write_word("data.schema", self.schema)]
+        words = ["data=table", *self.source_words, write_word("data.schema", schema or self.schema)]
         given = self.settings
         for setting in ALL_SETTINGS:
             if text := given.get(setting.name, "").strip():
@@ -225,13 +276,17 @@ class Case:
     def data_words(self) -> list[str]:
         """The settings of the data, as `dpgen check` takes them after a file and its schema."""
         own = ("data.path", "data.schema", "data.url", "data.n", "data.discovery_share", "data.bins_share")
-        return [word for word in self.words if name_of(word).startswith("data.") and name_of(word) not in own]
+        return [word for word in self.words() if name_of(word).startswith("data.") and name_of(word) not in own]
 
     @property
     def runs(self) -> list[Run]:
         """All runs, the newest first."""
-        numbers = (path.name.partition("run-")[2] for path in self.jobs.glob("run-*"))
+        numbers = (path.parent.name.partition("run-")[2] for path in self.jobs.glob("run-*/commands.json"))
         return [Run(self, number) for number in sorted(map(int, filter(str.isdecimal, numbers)), reverse=True)]
+
+    @property
+    def next_run(self) -> Run:
+        return Run(self, max((run.number for run in self.runs), default=0) + 1)
 
     def run(self, number: int) -> Run:
         """Return a run.
@@ -259,12 +314,25 @@ class Case:
         make_private(self.private)
         return start_job(self.jobs / what, commands)
 
-    def begin_run(self) -> Run:
-        """Start a run with the settings as they are now; its release is verified at the end."""
+    def begin_run(self, mark: str) -> Run:
+        """Start the run that a page has shown.
+
+        Args:
+            mark: of that run.
+
+        Raises:
+            UsageError: if it would be another one now.
+        """
         with self.locked():
-            run = Run(self, max((run.number for run in self.runs), default=0) + 1)
-            root = str(run.folder.root)
-            self.start(f"run-{run.number}", ["train", *self.words, write_word("run_dir", root)], ["verify", root])
+            run = self.next_run
+            if run.mark != mark:
+                raise UsageError(
+                    "the settings, the schema or the runs have changed since this page was shown: load it again, and look "
+                    "at the plan before you start"
+                )
+            make_private(run.schema.parent)
+            write_whole(run.schema, self.schema.read_text(encoding="utf-8-sig"))
+            self.start(f"run-{run.number}", *run.commands)
         return run
 
 
@@ -295,21 +363,42 @@ class Cases:
             raise NotThere
         return case
 
-    def begin(self, name: str, source: dict[str, str]) -> Case:
-        """Make a case.
+    def begin(self, name: str, source: dict[str, str] | None = None) -> Case:
+        """Make the folder of a case, and the case itself where it is known where its records are.
 
         Raises:
             UsageError: for a name that is none or taken.
-            OSError: if its folder cannot be made.
+            OSError: if it cannot be made; nothing of it stays then.
         """
         if not _NAME.fullmatch(name):
             raise UsageError(f"name {name!r}: expected up to 60 letters, digits, - and _, as in visits-2024")
         case = Case(self.home / name)
-        if case.folder.exists():
+        # A folder without that file is left of a case that was never whole.
+        if (case.folder / "case.json").exists():
             raise UsageError(f"name {name!r}: is taken; choose another one")
-        make_private(case.folder)
-        case.keep(source=source)
+        make_private(case.folder, ".lock")
+        try:
+            if source is not None:
+                case.keep(source=source)
+        except OSError:
+            shutil.rmtree(case.folder, ignore_errors=True)
+            raise
         return case
+
+    def check_source(self, source: Mapping[str, str]) -> None:
+        """Refuse records that lie where the curator has not named.
+
+        Raises:
+            UsageError: naming the place.
+        """
+        if (url := source.get("data.url")) is None:
+            self.checked(source.get("data.path", ""))
+        elif url.partition("://")[0].partition("+")[0] not in _SYSTEMS or "://" not in url:
+            systems = ", ".join(_SYSTEMS)
+            raise UsageError(
+                f"{without_passwords(url)}: expected the URL of a database on a network ({systems}); a file of SQLite or "
+                "DuckDB is named by its path"
+            )
 
     def checked(self, path: str) -> Path:
         """Return the file or folder that a page has named.
@@ -333,10 +422,9 @@ class Cases:
 
 def _checked(word: str) -> str:
     """Return a further setting, unless it opens what the curator has not named to the program."""
-    name = name_of(word)
-    if "=" not in word or word.startswith("-"):
-        raise UsageError(f"{word}: expected NAME=VALUE, as in model.bins=20, one a line")
-    known = {setting.name for setting in ALL_SETTINGS} | {"data"}
-    if name.rpartition(".")[2] in _PLACES or name.startswith("hydra") or name in known:
-        raise UsageError(f"{word}: is set by a field of its own, or at a terminal alone: leave it out here")
+    if "=" not in word or not _FURTHER.fullmatch(name_of(word)) or not name_of(word) == word.partition("=")[0]:
+        raise UsageError(
+            f"{word}: expected NAME=VALUE of a setting of model, split or clipping, as in model.bins=20, one a line; "
+            "others have a field of their own, or are set at a terminal"
+        )
     return word

@@ -2,8 +2,10 @@
 
 A page of another site can send requests to this machine, and so can another user's program. Three things keep them out. A
 secret that is drawn when the server starts is in the address that the program prints, and then in a cookie that no other
-site's request carries. The name that a request is for must be this machine's own, since another site may let its name point
-here (DNS rebinding). A request that changes anything must be from a page of the studio itself.
+site's request carries. All pages lie below a second secret, since a browser sends the cookies of one port to all ports of
+a machine, where other users may listen, but only below the path that they belong to. The name that a request is for must
+be this machine's own, since another site may let its name point here (DNS rebinding). A request that changes anything must
+be from a page of the studio itself.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -40,8 +41,8 @@ _SAFE = ("GET", "HEAD")
 _FOREIGN = ("cross-site", "same-site")
 # A page that a link of another program opens sends no strict cookie on when it is redirected; one that goes on itself does.
 _WELCOME = (
-    b'<!doctype html><html lang="en"><title>dpgen studio</title><link rel="icon" href="data:,">'
-    b'<meta http-equiv="refresh" content="0;url=/"><a href="/">Open the studio</a>'
+    '<!doctype html><html lang="en"><title>dpgen studio</title><link rel="icon" href="data:,">'
+    '<meta http-equiv="refresh" content="0;url={0}/"><a href="{0}/">Open the studio</a>'
 )
 
 
@@ -49,30 +50,30 @@ class Guard:
     """Lets through to an ASGI application what its own pages ask for, and tells browsers what to keep from others.
 
     Args:
-        app: the application behind it.
+        app: the application behind it, whose pages lie below `root`.
         port: the port that it is served on.
-        token: the secret; drawn if None.
+        root: the path of all pages, which is secret.
+        token: the secret of the address; drawn if None.
     """
 
-    def __init__(self, app: App, port: int, token: str | None = None) -> None:
-        self._app = app
+    def __init__(self, app: App, port: int, root: str, token: str | None = None) -> None:
+        self._app, self._root = app, root
         self._hosts = tuple(f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost"))
         # Cookies belong to a machine and not to a port, so that two studios need two names.
         self._cookie = f"dpgen-studio-{port}"
         self.token = secrets.token_urlsafe(32) if token is None else token
 
     async def __call__(self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http":
+        if scope["type"] == "http":
             if (refusal := self._refusal(scope)) is not None:
                 await _answer(send, 403, f"dpgen studio: {refusal}\n".encode(), b"text/plain; charset=utf-8")
             elif self._is_welcome(scope):
-                cookie = f"{self._cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/".encode()
-                await _answer(send, 200, _WELCOME, b"text/html; charset=utf-8", (b"set-cookie", cookie))
+                cookie = f"{self._cookie}={self.token}; HttpOnly; SameSite=Strict; Path={self._root}/".encode()
+                welcome = _WELCOME.format(self._root).encode()
+                await _answer(send, 200, welcome, b"text/html; charset=utf-8", (b"set-cookie", cookie))
             else:
                 await self._app(scope, receive, _with_headers(send))
-        # Sockets of the web are no part of it; a server closes one that is not accepted.
+        # A websocket is not accepted, and so it is closed.
 
     def _refusal(self, scope: Message) -> str | None:
         """Return why a request is refused, in words; None where it is let through."""
@@ -92,12 +93,12 @@ class Guard:
             return "open the address that dpgen studio has printed at the terminal; it is a new one each time it starts"
         return None
 
-    def _knows(self, text: str) -> bool:
-        try:
-            cookie = SimpleCookie(text).get(self._cookie)
-        except CookieError:
-            return False
-        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self.token.encode())
+    def _knows(self, cookies: str) -> bool:
+        # Other programs of this machine may have set cookies of any form.
+        return any(
+            hmac.compare_digest(cookie.strip().encode(), f"{self._cookie}={self.token}".encode())
+            for cookie in cookies.split(";")
+        )
 
     def _is_welcome(self, scope: Message) -> bool:
         """Return True for the address that the program prints, which holds the secret."""

@@ -9,6 +9,7 @@ python -m lightning_dpgen.studio.job FOLDER    runs what the folder asks for
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -27,6 +28,7 @@ import filelock
 
 from lightning_dpgen.common.folders import FILE, make_private, owner_only, read_plain, write_whole
 from lightning_dpgen.common.passwords import without_passwords
+from lightning_dpgen.specs.usage_error import UsageError
 
 _ASKED, _LOG, _LOCK, _PROCESS, _STATUS = "commands.json", "log.txt", "lock", "process", "status"
 # Bytes of a log that a page shows, the last ones; the file has all.
@@ -70,14 +72,16 @@ class Job:
 
     @property
     def running(self) -> bool:
-        """True while the process of the job lives."""
-        if not (self.folder / _LOCK).exists():
-            return False
+        """True while a process of the job lives."""
         try:
-            with _hold(self.folder / _LOCK, 0.0):
+            with open(self.folder / _LOCK, "rb") as lock:
+                # Those who look share it, so that none of them takes another for the job.
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return False
-        except filelock.Timeout:
+        except BlockingIOError:
             return True
+        except OSError:
+            return False
 
     @property
     def status(self) -> int | None:
@@ -114,66 +118,68 @@ class Job:
     def stop(self) -> None:
         """Ask the commands for a clean stop, as Ctrl-C does."""
         with suppress(OSError, ValueError):
-            process = int(read_plain(self.folder / _PROCESS, 100))
+            # The number is that of the processes which hold the lock, since a job writes it once it has that.
             if self.running:
-                os.killpg(process, signal.SIGTERM)
+                os.killpg(int(read_plain(self.folder / _PROCESS, 100)), signal.SIGTERM)
 
 
 def spell(words: Sequence[str]) -> str:
-    """Return the command as a person would type it, without the password of a database.
+    """Return the command as a person would type it, without the password of a database or a sign that moves a cursor.
 
     Example:
         >>> spell(["train", "data=table", "data.path=my file.csv"])
         "dpgen train data=table 'data.path=my file.csv'"
     """
-    return without_passwords(shlex.join(["dpgen", *words]))
+    text = without_passwords(shlex.join(["dpgen", *words]))
+    return "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in text)
 
 
 def start_job(folder: Path, commands: Sequence[Sequence[str]]) -> Job:
-    """Start commands in a process of their own, and return their job; one that runs there goes on instead.
+    """Start commands in a process of their own, and return their job.
 
     The output of an earlier job in the folder is replaced.
 
     Raises:
+        UsageError: if a job is running there.
         OSError: if the folder cannot be written, or no process can be started.
     """
     make_private(folder.parent)
     make_private(folder, _ASKED)
-    with _hold(folder / "starting", _PATIENCE):
+    with filelock.FileLock(folder / "starting", timeout=_PATIENCE, mode=FILE):
         job = Job(folder)
         if job.running:
-            return job
+            raise UsageError("this is running already: wait until it is done, or stop it")
         for name in (_PROCESS, _STATUS):
             (folder / name).unlink(missing_ok=True)
-        write_whole(folder / _ASKED, json.dumps([list(words) for words in commands]))
+        write_whole(folder / _ASKED, json.dumps([list(words) for words in commands], ensure_ascii=False))
+        with suppress(OSError):
+            # The terminal may be gone.
+            print(*map(spell, commands), sep="\n", flush=True)
         with open(folder / _LOG, "wb", opener=owner_only) as log:
             command = [*_PYTHON, "lightning_dpgen.studio.job", str(folder)]
             quiet = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             process = subprocess.Popen(command, start_new_session=True, **quiet)
         # Without a wait for its end it would stay behind as a zombie.
         threading.Thread(target=process.wait, daemon=True).start()
-        for command in commands:
-            print(spell(command), flush=True)
         deadline = time.monotonic() + _PATIENCE
         while not (folder / _PROCESS).exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         return job
 
 
-def _hold(lock: Path, patience: float) -> filelock.FileLock:
-    return filelock.FileLock(lock, timeout=patience, mode=FILE)
-
-
 def _run(folder: Path) -> int:
     """Run the commands until one fails; gives the last exit status."""
     status = 0
-    with _hold(folder / _LOCK, _PATIENCE):
+    with open(folder / _LOCK, "wb", opener=owner_only) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         # A stop is for the command, whose end is still to be written down.
         signal.signal(signal.SIGTERM, lambda *_: None)
         write_whole(folder / _PROCESS, str(os.getpid()))
         for words in Job(folder).commands:
             print(f"$ {spell(words)}", flush=True)
-            status = subprocess.run([*_PYTHON, "lightning_dpgen.cli.main", *words], check=False).returncode
+            # The command holds the lock, too: where this process is killed, the command goes on, and so does the job.
+            command = [*_PYTHON, "lightning_dpgen.cli.main", *words]
+            status = subprocess.run(command, check=False, pass_fds=[lock.fileno()]).returncode
             if status:
                 break
         write_whole(folder / _STATUS, str(status))

@@ -6,6 +6,7 @@ been printed or written by a command of `dpgen`.
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Mapping
 from functools import partial
@@ -19,7 +20,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from lightning_dpgen.common.folders import make_folder, make_private, owner_only, read_plain
 from lightning_dpgen.data.tables.column import BadSchema
@@ -63,9 +64,9 @@ class Told:
         self.warned += [text] if text else []
 
 
-def make_app(cases: Cases) -> Starlette:
-    """Return the application of the pages about some cases; `Guard` stands before it."""
-    pages = _Pages(cases)
+def make_app(cases: Cases, root: str) -> Starlette:
+    """Return the application of the pages about some cases, below the path `root`; `Guard` stands before it."""
+    pages = _Pages(cases, root)
     routes = [
         Route("/", pages.home),
         Route("/new", pages.begin, methods=["POST"]),
@@ -90,14 +91,14 @@ def make_app(cases: Cases) -> Starlette:
         Route("/case/{case}/job/{job}", pages.job),
     ]
     handlers = dict.fromkeys(_MISTAKES, pages.mistake) | dict.fromkeys((HTTPException, NotThere), pages.missing)
-    return Starlette(routes=routes, exception_handlers=handlers)
+    return Starlette(routes=[Mount(root, routes=routes)], exception_handlers=handlers)
 
 
 class _Pages:
     """The handlers of all routes."""
 
-    def __init__(self, cases: Cases) -> None:
-        self._cases = cases
+    def __init__(self, cases: Cases, root: str) -> None:
+        self._cases, self._root = cases, root
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader([OWN_TEMPLATES, TEMPLATES]),
             autoescape=True,
@@ -105,7 +106,7 @@ class _Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.globals |= {"spell": spell}
+        self._templates.globals |= {"spell": spell, "root": root}
 
     async def home(self, request: Request) -> Response:
         return await self._page("home.html.jinja", cases=list(self._cases), roots=self._cases.roots, files=self._files())
@@ -113,21 +114,22 @@ class _Pages:
     async def begin(self, request: Request) -> Response:
         """Make a case of a file or a query, and draft its schema, or take one that is there."""
         form = await _form(request)
-        name, url = form.get("name", "").strip(), form.get("url", "").strip()
-        if url:
+        if url := form.get("url", "").strip():
             source = {"data.url": url, "data.query": form.get("query", "").strip()}
-            if form.get("independent"):
-                source["data.rows_independent"] = "true"
+            source |= {"data.rows_independent": "true"} if form.get("independent") else {}
+            self._cases.check_source(source)
         else:
             source = {"data.path": str(self._cases.checked(form.get("path", "")))}
         schema = form.get("schema", "").strip()
-        content = read_plain(self._cases.checked(schema), _LARGEST_FORM) if schema else None
-        case = self._cases.begin(name, source)
+        content = None
+        if schema:
+            content = await run_in_threadpool(read_plain, self._cases.checked(schema), _LARGEST_FORM)
+        case = self._cases.begin(form.get("name", "").strip(), source)
         if content is None:
             await self._draft(case)
         else:
             case.schema.write_bytes(content)
-        return _go(f"/case/{case.name}")
+        return self._go(f"/case/{case.name}")
 
     async def upload(self, request: Request) -> Response:
         """Keep a file that a browser sends, for its owner alone, and make a case of it."""
@@ -135,27 +137,26 @@ class _Pages:
         file = Path(file).name
         if not file or file.startswith(".") or not file.isprintable() or len(file) > 200:
             raise UsageError("file: expected one with a name, such as records.csv")
-        case = self._cases.begin(name.strip(), {"data.path": ""})
+        case = self._cases.begin(name.strip())
         place = case.private / "upload" / file
         try:
             make_private(case.private)
             make_private(place.parent)
-            with open(place, "xb", opener=owner_only) as out:
+            with open(place, "wb", opener=owner_only) as out:
                 async for part in request.stream():
                     await run_in_threadpool(out.write, part)
+            case.keep(source={"data.path": str(place)})
         except (OSError, ClientDisconnect):
             # A part of a file is no file.
-            place.unlink(missing_ok=True)
-            (case.folder / "case.json").unlink()
+            shutil.rmtree(case.folder, ignore_errors=True)
             raise
-        case.keep(source={"data.path": str(place)})
         await self._draft(case)
-        return PlainTextResponse(f"/case/{case.name}")
+        return PlainTextResponse(f"{self._root}/case/{case.name}")
 
     async def draft(self, request: Request) -> Response:
         case = self._case(request)
         await self._draft(case)
-        return _go(f"/case/{case.name}")
+        return self._go(f"/case/{case.name}")
 
     async def _draft(self, case: Case) -> None:
         """Start `dpgen schema`, which reads names and types alone."""
@@ -163,7 +164,12 @@ class _Pages:
         if "data.query" in case.source:
             words += ["--query", case.source["data.query"]]
         words += ["--rows-independent"] * ("data.rows_independent" in case.source)
-        await run_in_threadpool(case.start, "schema", [*words, "-o", str(case.schema)])
+        await self._start(case, "schema", [*words, "-o", str(case.schema)])
+
+    async def _start(self, case: Case, what: str, *commands: list[str]) -> None:
+        """Start commands that read the records, which must still lie where the curator has named."""
+        self._cases.check_source(case.source)
+        await run_in_threadpool(case.start, what, *commands)
 
     async def schema(self, request: Request) -> Response:
         case = self._case(request)
@@ -211,38 +217,47 @@ class _Pages:
 
     async def check(self, request: Request) -> Response:
         case = self._case(request)
-        await run_in_threadpool(case.start, "check", self._check(case)["check"])
-        return _go(f"/case/{case.name}#check")
+        await self._start(case, "check", self._check(case)["check"])
+        return self._go(f"/case/{case.name}#check")
 
     async def budget(self, request: Request) -> Response:
         case = self._case(request)
-        return await self._page("budget.html.jinja", case=case, groups=SETTINGS, given=case.settings, used=_used(case))
+        return await self._page(
+            "budget.html.jinja",
+            case=case,
+            groups=SETTINGS,
+            given=case.settings,
+            used=[name for name, text in case.settings.items() if text],
+        )
 
     async def settings(self, request: Request) -> Response:
         """Keep the settings, and tell what they buy."""
         case, said = self._case(request), await _form(request)
-        given = {setting.name: said.get(setting.name, "").strip() for setting in ALL_SETTINGS}
-        await run_in_threadpool(case.keep, settings=given, more=said.get("more", ""))
+        given = {setting.name: said[setting.name].strip() for setting in ALL_SETTINGS if setting.name in said}
+        await run_in_threadpool(partial(case.keep, settings=given, **({"more": said["more"]} if "more" in said else {})))
         if "live" not in request.query_params:
-            return _go(f"/case/{case.name}/budget")
+            return self._go(f"/case/{case.name}/budget")
         return await self.plan(request)
 
     async def plan(self, request: Request) -> Response:
-        case = self._case(request)
-        words, told, problem = [], Told(), ""
+        case, told, problem, mark = self._case(request), Told(), "", ""
+        commands: list[list[str]] = []
         try:
-            words = case.words
-            await run_in_threadpool(_plan, words, told)
+            run = case.next_run
+            mark, commands = run.mark, run.commands
+            await run_in_threadpool(_plan, case.words(), told)
         except _MISTAKES as error:
             problem = _said(error)
-        return await self._page("plan.html.jinja", case=case, words=words, told=told, problem=problem)
+        said = {"told": told, "problem": problem, "mark": mark, "commands": commands}
+        return await self._page("plan.html.jinja", case=case, **said)
 
     async def begin_run(self, request: Request) -> Response:
-        """Start a run, once its settings are ones that a run would take."""
-        case = self._case(request)
-        await run_in_threadpool(_plan, case.words, Told())
-        run = await run_in_threadpool(case.begin_run)
-        return _go(f"/case/{case.name}/run/{run.number}")
+        """Start the run that a page has shown, once its settings are ones that a run would take."""
+        case, said = self._case(request), await _form(request)
+        self._cases.check_source(case.source)
+        await run_in_threadpool(_plan, case.words(), Told())
+        run = await run_in_threadpool(case.begin_run, said.get("mark", ""))
+        return self._go(f"/case/{case.name}/run/{run.number}")
 
     async def run(self, request: Request) -> Response:
         run = self._run(request)
@@ -258,12 +273,11 @@ class _Pages:
         if act == "stop":
             await run_in_threadpool(run.job.stop)
         elif act == "go-on":
-            await run_in_threadpool(run.case.start, f"run-{run.number}", *run.job.commands)
+            await self._start(run.case, f"run-{run.number}", *run.job.commands)
         else:
-            commands = self._commands(run, act, said)
-            await run_in_threadpool(run.case.start, f"{act}-{run.number}", *commands)
+            await self._start(run.case, f"{act}-{run.number}", *self._commands(run, act, said))
         anchor = "" if act in ("stop", "go-on") else f"#{act}"
-        return _go(f"/case/{run.case.name}/run/{run.number}{anchor}")
+        return self._go(f"/case/{run.case.name}/run/{run.number}{anchor}")
 
     def _commands(self, run: Run, act: str, said: Mapping[str, str]) -> list[list[str]]:
         """Return the commands of an act."""
@@ -285,7 +299,8 @@ class _Pages:
         given = said.get("given", "").strip()
         folder = run.case.completed if given else run.case.drawn
         (make_private if given else make_folder)(folder)
-        words = ["-o", str(folder / f"{run.number}-{len(run.samples) + 1}{ending}")]
+        last = max((int(path.stem.partition("-")[2]) for path in run.samples), default=0)
+        words = ["-o", str(folder / f"{run.number}-{last + 1}{ending}")]
         if given:
             words += ["--given", str(self._cases.checked(given))]
         for option, name in (("-n", "n"), ("--seed", "seed"), ("--balance", "balance")):
@@ -331,17 +346,19 @@ class _Pages:
 
     async def mistake(self, request: Request, error: Exception) -> Response:
         """Say a mistake as the program would: in one line, which names the value and what was expected."""
-        return await self._page("mistake.html.jinja", 422, text=_said(error), whole="live" not in request.query_params)
+        return await self._page("mistake.html.jinja", 422, text=_said(error))
 
     async def missing(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 404
-        return await self._page(
-            "mistake.html.jinja", status, text="There is no such page, or it does not do that.", whole=True
-        )
+        return await self._page("mistake.html.jinja", status, text="There is no such page.")
 
     async def _page(self, template: str, status: int = 200, **values: Any) -> Response:
         make = partial(self._templates.get_template(template).render, **values)
         return HTMLResponse(await run_in_threadpool(make), status)
+
+    def _go(self, path: str) -> Response:
+        """Send a browser on to a page, after a form."""
+        return RedirectResponse(self._root + path, status_code=303)
 
     def _case(self, request: Request) -> Case:
         return self._cases[request.path_params["case"]]
@@ -352,7 +369,7 @@ class _Pages:
     def _files(self) -> list[str]:
         """Return files of the named folders, by which a browser completes a path; those below are found by typing."""
         found = (path for root in self._cases.roots for path in sorted(root.iterdir()) if not path.name.startswith("."))
-        return [str(path) for path in found if path.is_file()][:_MOST_FILES]
+        return [str(path) for path in found if path.is_file() and str(path).isprintable()][:_MOST_FILES]
 
 
 def _plan(words: list[str], told: Told) -> None:
@@ -382,17 +399,8 @@ def _files_of(run: Run) -> list[Path]:
     return sorted(path for path in run.folder.release.iterdir() if path.is_file()) if run.folder.finished else []
 
 
-def _used(case: Case) -> list[str]:
-    return [name for name, text in case.settings.items() if text]
-
-
 def _said(error: Exception) -> str:
     return describe_os_error(error) if isinstance(error, OSError) else str(error)
-
-
-def _go(path: str) -> Response:
-    """Send a browser on to a page, after a form."""
-    return RedirectResponse(path, status_code=303)
 
 
 async def _form(request: Request) -> dict[str, str]:

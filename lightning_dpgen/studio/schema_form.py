@@ -7,6 +7,7 @@ are, what they mean and what is wrong with them follow from the declarations of 
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ from lightning_dpgen.data.tables.schema_keys import KINDS, TableKeys, keys_of, m
 _FIRST = ("fake", "values", "low", "high", "decimals", "unit", "missing", "missing_values")
 _FIRST_OF_TABLE = ("label", "constraints")
 _COLUMN, _COMMENTED = re.compile(r"  \S.*:\s*$"), re.compile(r"    (\w+): .*?   # (.*)$")
+_WHOLE, _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)"), re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _DRAFTED = re.compile(r"# Drafted from (.+?)\. All of it is public")
 
 
@@ -121,23 +123,27 @@ class SchemaForm:
         _known[path] = _stamp(path), self
 
     def changed(self, column: str, said: Mapping[str, str]) -> SchemaForm:
-        """Return the schema with the fields of one column, or of the whole table (no name), as a form sends them.
+        """Return the schema with the fields of one column, or of the whole table (no name), that a form sends.
+
+        Keys that the form does not send stay, since another page may have changed them. An empty field is no key.
 
         Raises:
             KeyError: for a column that is none.
         """
         if not column:
-            own = {name: self.about[name] for name in self.about if name not in said}
-            return replace(self, about=own | _values(TableKeys, said))
-        before, kind = self.columns[column], said.get("type", "")
+            return replace(self, about=_merged(TableKeys, self.about, said))
+        draft = self.columns[column]
+        kind = said.get("type", draft.fields.get("type"))
         if kind not in KINDS:
             return self
-        fields = {"type": kind, **_values(KINDS[kind], said)}
-        if kind != before.fields.get("type"):
-            fields = {**ColumnDraft.of_type(column, kind).fields, **fields}
-            before = replace(before, why=ColumnDraft.of_type(column, kind).why)
+        before, why = draft.fields, draft.why
+        if kind != before.get("type"):
+            begun = ColumnDraft.of_type(column, kind)
+            kept = {key: value for key, value in before.items() if key in KINDS[kind].model_fields}
+            before, why = {**begun.fields, **kept, "type": kind}, begun.why
+        fields = _merged(KINDS[kind], before, said)
         # A question ends with its answer.
-        whys = {key: why for key, why in before.why.items() if fields.get(key) == before.fields.get(key)}
+        whys = {key: one for key, one in why.items() if fields.get(key) == before.get(key)}
         return replace(self, columns={**self.columns, column: ColumnDraft(column, fields, whys)})
 
     def part(self, column: str) -> Part:
@@ -215,11 +221,9 @@ def _undecided(fields: Mapping[str, Any]) -> dict[str, Any]:
 def _key(name: str, kind: type, own: FieldInfo, value: Any, why: str, problem: str) -> Key:
     meaning, default = (text.replace("`", "") for text in meaning_of(own))
     form = _forms(kind)[name]
-    is_list = _is_list(form)
-    forms = (form, *form.get("anyOf", ()))
-    choices = tuple(str(choice) for one in forms for choice in one.get("enum", ()))
+    choices = tuple(str(choice) for one in (form, *form.get("anyOf", ())) for choice in one.get("enum", ()))
     choices = choices or (("true", "false") if form.get("type") == "boolean" else ())
-    return Key(name, _shown(value, is_list), choices, is_list, meaning, default, why, problem)
+    return Key(name, _shown(value, form), choices, _is_list(form), meaning, default, why, problem)
 
 
 @cache
@@ -232,29 +236,69 @@ def _is_list(form: Mapping[str, Any]) -> bool:
     return any(one.get("type") == "array" for one in (form, *form.get("anyOf", ())))
 
 
-def _shown(value: Any, is_list: bool) -> str:
+def _types(form: Mapping[str, Any]) -> set[str]:
+    """Return the types of a value, or of the parts of a list, as JSON Schema calls them."""
+    types = form.get("type", ())
+    inner = (*form.get("anyOf", ()), *form.get("prefixItems", ()), *([form["items"]] if "items" in form else ()))
+    return set().union([types] if isinstance(types, str) else types, *map(_types, inner))
+
+
+def _read(text: str, types: set[str]) -> Any:
+    """Return the value that a person has typed: a text as it stands, unless the key takes numbers and it is one.
+
+    A text that would be a number or a list is put into quotes, as in a file.
+    """
+    typed = parse_value(text) if len(text) > 1 and text[0] == text[-1] in "'\"" else None
+    if isinstance(typed, str):
+        return typed
+    if (
+        (text[0] == "{" and "object" in types)
+        or (text[0] == "[" and "array" in types)
+        or (text in ("true", "false") and "boolean" in types)
+        or ("integer" in types and _WHOLE.fullmatch(text))
+        or ("number" in types and _NUMBER.fullmatch(text))
+    ):
+        return parse_value(text)
+    return text
+
+
+def _shown(value: Any, form: Mapping[str, Any]) -> str:
+    """Return a value as a person types it, one line for each part of a list."""
     if value is None:
         return ""
-    if isinstance(value, list) and is_list:
-        return "\n".join(map(value_text, value))
-    return OPEN if isinstance(value, Unfilled) or value == OPEN else value_text(value)
+    if _is_list(form) and isinstance(value, list):
+        return "\n".join(_line(one, _types(form)) for one in value)
+    return OPEN if value == OPEN else _line(value, _types(form))
 
 
-def _values(kind: type, said: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of the keys that a form sends; an empty field is no key."""
-    values = {}
+def _line(value: Any, types: set[str]) -> str:
+    if (
+        isinstance(value, str)
+        and value
+        and value == " ".join(value.split())
+        and value != OPEN
+        and _read(value, types) == value
+    ):
+        return value
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value_text(value)
+
+
+def _merged(kind: type, before: Mapping[str, Any], said: Mapping[str, str]) -> dict[str, Any]:
+    """Return keys and values with those that a form sends; an empty field is no key."""
+    values = dict(before)
     for name in keys_of(kind):
-        text = said.get(name, "").strip()
-        if not text:
+        if name not in said:
             continue
-        if text == OPEN or not _is_list(_forms(kind)[name]) or (text[0] == "[" and "\n" not in text):
-            value = OPEN if text == OPEN else parse_value(text)
-        elif "\n" not in text and text == "private":
-            value = text
-        else:
-            value = [parse_value(line) for line in text.splitlines() if line.strip()]
-        values[name] = value
-    return values
+        text, form = said[name].strip(), _forms(kind)[name]
+        values.pop(name, None)
+        if text in (OPEN, "private"):
+            values[name] = text
+        elif text and _is_list(form):
+            values[name] = [_read(line.strip(), _types(form)) for line in text.splitlines() if line.strip()]
+        elif text:
+            values[name] = _read(text, _types(form))
+    # Keys stand in the order of the page.
+    return {name: values[name] for name in ("type", *keys_of(kind)) if name in values}
 
 
 def _plain(fields: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from lightning_dpgen.studio.guard import Guard
 from lightning_dpgen.studio.job import Job
 from lightning_dpgen.studio.pages import make_app
 
-PORT, TOKEN = 8123, "the-secret"
+PORT, TOKEN, ROOT = 8123, "the-secret", "/place"
 ADDRESS = f"http://127.0.0.1:{PORT}"
 SCHEMA = """label: smoker
 columns:
@@ -24,10 +24,10 @@ columns:
 
 def ask(app, *, known=True):
     """Return a client of an application, as a browser that has opened the address at the terminal, or has not."""
-    client = TestClient(app, base_url=ADDRESS, follow_redirects=False)
+    client = TestClient(app, base_url=ADDRESS + ROOT, follow_redirects=False)
     client.headers["origin"] = ADDRESS
     if known:
-        assert client.get(f"/?token={TOKEN}").status_code == 200
+        assert client.get(f"{ADDRESS}/?token={TOKEN}").status_code == 200
     return client
 
 
@@ -46,7 +46,7 @@ def studio(tmp_path, monkeypatch):
 
     monkeypatch.setattr(cases_module, "start_job", start)
     cases = Cases(root / "studio", (root.resolve(),))
-    app = Guard(make_app(cases), PORT, TOKEN)
+    app = Guard(make_app(cases, ROOT), PORT, ROOT, TOKEN)
     return SimpleNamespace(client=ask(app), app=app, cases=cases, root=root, started=started)
 
 
@@ -54,5 +54,5 @@ def studio(tmp_path, monkeypatch):
 def case(studio):
     """Return a case whose schema is whole."""
     said = {"name": "people", "path": str(studio.root / "people.csv"), "schema": str(studio.root / "people.schema.yaml")}
-    assert studio.client.post("/new", data=said).headers["location"] == "/case/people"
+    assert studio.client.post("/new", data=said).headers["location"] == f"{ROOT}/case/people"
     return studio.cases["people"]

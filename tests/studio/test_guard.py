@@ -1,7 +1,7 @@
 """The studio answers its own pages alone, and no other site or program of this machine."""
 
 import pytest
-from studio.conftest import ADDRESS, PORT, TOKEN, ask
+from studio.conftest import ADDRESS, PORT, ROOT, TOKEN, ask
 
 READING = ("/", "/studies", "/case/people", "/case/people/open", "/case/people/budget", "/case/people/plan", "/look.css")
 WRITING = ("/new", "/upload", "/case/people/draft", "/case/people/column", "/case/people/check", "/case/people/settings",
@@ -42,17 +42,26 @@ def test_a_form_without_an_origin_is_refused(studio, case):
 def test_the_address_opens_it_once_its_secret_is_right(studio):
     stranger = ask(studio.app, known=False)
     for query in ("", "?token=", "?token=guessed", f"?tokens={TOKEN}"):
-        assert stranger.get(f"/{query}").status_code == 403
-    answer = stranger.get(f"/?token={TOKEN}")
-    assert answer.headers["set-cookie"].startswith(f"dpgen-studio-{PORT}={TOKEN}; HttpOnly; SameSite=Strict")
+        assert stranger.get(f"{ADDRESS}/{query}").status_code == 403
+    # Cookies of other programs, of whatever form, stand before ours.
+    stranger.cookies.set("prefs", '{"a":"x y",b}', domain="127.0.0.1", path="/")
+    answer = stranger.get(f"{ADDRESS}/?token={TOKEN}")
+    assert answer.headers["set-cookie"] == f"dpgen-studio-{PORT}={TOKEN}; HttpOnly; SameSite=Strict; Path={ROOT}/"
     assert stranger.get("/").status_code == 200
     # The secret opens the first page alone, and a foreign page cannot send it from another name.
     assert ask(studio.app, known=False).get(f"/studies?token={TOKEN}").status_code == 403
-    assert stranger.get(f"/?token={TOKEN}", headers={"host": "evil.example"}).status_code == 403
+    assert stranger.get(f"{ADDRESS}/?token={TOKEN}", headers={"host": "evil.example"}).status_code == 403
+
+
+def test_a_server_on_another_port_gets_no_cookie(studio, case):
+    """A browser sends cookies to all ports of a machine, and it knows the path of the pages alone."""
+    kept = [cookie for cookie in studio.client.cookies.jar if cookie.name.startswith("dpgen-studio")]
+    assert [cookie.path for cookie in kept] == [f"{ROOT}/"]
+    assert studio.client.get(f"{ADDRESS}/").status_code == 403
 
 
 def test_every_answer_is_kept_by_no_cache_and_runs_nothing_from_elsewhere(studio, case):
-    paths = (*READING, "/studio.js", "/no-such-page", "/case/none", f"/?token={TOKEN}")
+    paths = (*READING, "/studio.js", "/no-such-page", "/case/none", f"{ADDRESS}/?token={TOKEN}")
     for answer in [*map(studio.client.get, paths), studio.client.get("/", headers={"host": "evil.example"})]:
         assert answer.headers["cache-control"] == "no-store"
         assert answer.headers["content-security-policy"].startswith("default-src 'none'")

@@ -1,9 +1,15 @@
 """Commands in a process of their own: they outlive who started them, and their end is known to any other."""
 
+import os
+import signal
 import stat
 import time
+from concurrent.futures import ThreadPoolExecutor
 
-from lightning_dpgen.studio.job import Job, Progress, start_job
+import pytest
+
+from lightning_dpgen.specs.usage_error import UsageError
+from lightning_dpgen.studio.job import Job, Progress, spell, start_job
 
 
 def wait(job, seconds=60.0):
@@ -25,6 +31,33 @@ def test_commands_run_in_a_row_until_one_fails(tmp_path):
     assert {stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())} <= {0o700, 0o600}
     assert wait(start_job(folder, [["--version"]])) == 0
     assert "no-such-command" not in "\n".join(job.lines)
+
+
+def test_those_who_look_see_no_job_and_a_second_start_is_refused(tmp_path):
+    folder = tmp_path / "one"
+    job = start_job(folder, [["--version"]] * 3)
+    with pytest.raises(UsageError, match="running already"):
+        start_job(folder, [["--version"]])
+    wait(job)
+    with ThreadPoolExecutor(10) as lookers:
+        assert not any(lookers.map(lambda _: Job(folder).running, range(2000)))
+
+
+def test_a_command_whose_runner_was_killed_still_is_the_job(tmp_path):
+    folder = tmp_path / "one"
+    job = start_job(folder, [["--version"]] * 50)
+    process = int((folder / "process").read_text())
+    # Its own process alone, once a command is running.
+    while "dpgen 0" not in "\n".join(job.lines):
+        time.sleep(0.01)
+    os.kill(process, signal.SIGKILL)
+    job.stop()
+    wait(job)
+    assert (job.running, job.status) == (False, None) and "\n".join(job.lines).count("$ dpgen") < 50
+
+
+def test_a_terminal_gets_no_sign_that_moves_its_cursor():
+    assert spell(["check", "a\x1b]0;x\x07.csv"]) == "dpgen check 'a?]0;x?.csv'"
 
 
 def test_a_job_that_was_killed_has_no_status(tmp_path):

@@ -2,12 +2,14 @@
 
 import contextlib
 import errno
+import html
 import io
+import re
 import stat
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from studio.conftest import ask
+from studio.conftest import ROOT, ask
 
 from lightning_dpgen.cli.main import main
 from lightning_dpgen.common import folders
@@ -16,6 +18,7 @@ from lightning_dpgen.data.tables.schema_file import read_yaml
 from lightning_dpgen.studio import pages as pages_module
 from lightning_dpgen.studio.case import STUDIES, Cases
 from lightning_dpgen.studio.guard import Guard
+from lightning_dpgen.studio.job import spell
 from lightning_dpgen.studio.pages import make_app
 
 SETTINGS = {"data.n": "3000", "privacy.epsilon": "2", "model": "measured"}
@@ -26,8 +29,27 @@ def test_a_file_without_a_schema_gets_a_draft(studio):
     case = studio.cases["people"]
     assert studio.started == [[["schema", str(studio.root / "people.csv"), "-o", str(case.schema)]]]
     assert "Draft it again" in studio.client.get("/case/people").text
-    studio.client.post("/new", data={"name": "base", "url": "postgresql://ann@host/db", "query": "select 1"})
+    base = {"name": "base", "url": "postgresql://ann@host/db", "query": "select 1", "independent": "1"}
+    studio.client.post("/new", data=base)
     assert studio.started[1][0][:4] == ["schema", "postgresql://ann@host/db", "--query", "select 1"]
+    assert studio.cases["base"].data_words == ['data.query="select 1"', "data.rows_independent=true"]
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:////etc/x.db", "duckdb:///x", "/etc/passwd", "--help", "file:///etc/passwd", "://x"]
+)
+def test_a_url_opens_no_file(studio, url):
+    answer = studio.client.post("/new", data={"name": "base", "url": url, "query": "select 1"})
+    assert answer.status_code == 422 and "named by its path" in answer.text and not studio.started
+
+
+def test_a_link_that_leads_out_later_is_not_followed(studio, case, tmp_path):
+    (tmp_path / "secret.csv").write_text("very secret")
+    (studio.root / "people.csv").unlink()
+    (studio.root / "people.csv").symlink_to(tmp_path / "secret.csv")
+    for path in ("check", "draft", "run"):
+        assert studio.client.post(f"/case/people/{path}").status_code == 422
+    assert not studio.started
 
 
 OUTSIDE = ("", "/etc/passwd", "../secret.csv", "people.csv/../../secret.csv", "link.csv", "\0", "~root/.bashrc", "a" * 5000)
@@ -111,7 +133,7 @@ def test_the_plan_is_that_of_dpgen_budget_and_reads_no_record(studio, case):
     page = studio.client.post("/case/people/settings?live", data=SETTINGS).text
     told = io.StringIO()
     with contextlib.redirect_stdout(told):
-        assert main(["budget", *case.words]) == 0
+        assert main(["budget", *case.words()]) == 0
     shown = page.replace("&#39;", "'").replace("&lt;", "<")
     lines = [line for line in told.getvalue().splitlines() if line.strip()]
     assert len(lines) > 8 and all(line in shown for line in lines)
@@ -122,10 +144,12 @@ def test_the_plan_is_that_of_dpgen_budget_and_reads_no_record(studio, case):
 
 REFUSED = {
     "data.n": ("-5", "data.n"), "privacy.epsilon": ("zero", "privacy.epsilon"), "data.max_rows": ("3", "data."),
-    "more": ("data.path=/etc/passwd", "at a terminal alone"), "privacy.study": ("../x", "privacy.study"),
+    "more": ("data.path=/etc/passwd", "are set at a terminal"), "privacy.study": ("../x", "privacy.study"),
 }  # fmt: skip
 PLACES = ["data.held_out=/etc/passwd", "run_dir=/tmp/x", "model.target=os.system", "hydra.run.dir=x", "+data.path=/x",
-          "data=own", "-m", "privacy.study_folder=/tmp", "model.init=/tmp", "debug.private_seed=1", "nonsense"]  # fmt: skip
+          "data=own", "-m", "privacy.study_folder=/tmp", "model.init=/tmp", "debug.private_seed=1", "nonsense",
+          "debug={private_seed: 3}", "privacy=off", "model={name: own, target: os.system}", "~privacy.epsilon",
+          "++model.target=x", "experiment=x", "privacy.selection=logarithmic", "trainer.devices=2"]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "given", "told"), [(name, *one) for name, one in REFUSED.items()])
@@ -141,13 +165,29 @@ def test_further_settings_open_no_place(studio, case, word):
     assert "Start the run" not in studio.client.post("/case/people/settings?live", data=SETTINGS | {"more": word}).text
 
 
-def test_a_run_is_verified_and_its_commands_stand_on_the_page(studio, case):
-    studio.client.post("/case/people/settings", data=SETTINGS | {"privacy.study": "census", "privacy.study_epsilon": "9",
-                                                                "privacy.study_delta": "1e-6"})  # fmt: skip
-    assert studio.client.post("/case/people/run").headers["location"] == "/case/people/run/1"
+def mark_of(page):
+    return re.search(r'name="mark" value="(\w+)"', page)[1]
+
+
+def test_a_run_is_what_the_page_has_shown(studio, case):
+    study = {"privacy.study": "census", "privacy.study_epsilon": "9", "privacy.study_delta": "1e-6"}
+    mark = mark_of(studio.client.post("/case/people/settings?live", data=SETTINGS | study).text)
+    # Another page changes a setting, or the schema, meanwhile.
+    changes = (("settings", {"privacy.epsilon": "2.7"}), ("column", {"column": "age", "low": "1"}))
+    for path, data in changes:
+        assert studio.client.post(f"/case/people/{path}?live", data=data).status_code == 200
+        answer = studio.client.post("/case/people/run", data={"mark": mark})
+        assert answer.status_code == 422 and "have changed" in answer.text and not studio.started
+        mark = mark_of(studio.client.get("/case/people/plan").text)
+    page = studio.client.get("/case/people/plan").text
+    assert studio.client.post("/case/people/run", data={"mark": mark}).headers["location"] == f"{ROOT}/case/people/run/1"
     (train, verify), folder = studio.started[0], case.folder / "runs" / "1"
-    assert train == ["train", *case.words, f"run_dir={folder}"] and verify == ["verify", str(folder)]
+    schema = case.folder / "runs" / "1.schema.yaml"
+    assert train == ["train", *case.words(schema), f"run_dir={folder}"] and verify == ["verify", str(folder)]
+    assert all(spell(words) in html.unescape(page) for words in studio.started[0])
     assert f"privacy.study_folder={studio.cases.home / STUDIES}" in train
+    # What becomes of the schema of the case is nothing to the run.
+    assert schema.read_text() == case.schema.read_text() and "low: 1" in schema.read_text()
 
 
 def test_a_finished_run_is_shown_with_its_files(studio, case, trained):
@@ -159,7 +199,17 @@ def test_a_finished_run_is_shown_with_its_files(studio, case, trained):
     (job / "commands.json").write_text('[["train"], ["verify"]]')
     (job / "status").write_text("0")
     page = studio.client.get("/case/people/run/1").text
-    assert "Verified" in page and "Compare with the real records" in page
+    assert "Verified" in page and "may be published as it is" in page and "Compare with the real records" in page
+    # A later verification has the last word.
+    again = case.jobs / "verify-1"
+    again.mkdir()
+    (again / "commands.json").write_text('[["verify"]]')
+    for status, trusted in (("2", False), ("0", True)):
+        (again / "status").write_text(status)
+        page = studio.client.get("/case/people/run/1").text
+        assert ("Verified" in page, "may be published as it is" in page, "Not to be trusted" in page) == (
+            trusted, trusted, not trusted
+        )  # fmt: skip
     report = studio.client.get("/case/people/run/1/page/report")
     assert report.status_code == 200 and "sandbox" in report.headers["content-security-policy"]
     for name in ("privacy.json", "model.safetensors"):
@@ -184,7 +234,7 @@ def test_an_upload_is_for_its_owner_alone(studio):
     answer = studio.client.post("/upload", headers=headers, content=b"a,b\n1,2\n")
     case = studio.cases["copied"]
     path = case.private / "upload" / "däten.csv"
-    assert answer.text == "/case/copied" and path.read_bytes() == b"a,b\n1,2\n"
+    assert answer.text == f"{ROOT}/case/copied" and path.read_bytes() == b"a,b\n1,2\n"
     assert [stat.S_IMODE(place.stat().st_mode) for place in (path, path.parent, case.private)] == [0o600, 0o700, 0o700]
     assert case.source == {"data.path": str(path)} and studio.started[0][0][1] == str(path)
     for number, name in enumerate(("", ".bashrc", "..%2f..", "a%0Ab", "a" * 300)):
@@ -206,11 +256,19 @@ def test_a_full_disk_loses_nothing(studio, case, monkeypatch):
         answer = studio.client.post(f"/case/people/{path}?live", data=data)
         assert answer.status_code == 422 and "No space left" in answer.text
     assert {path: path.read_bytes() for path in before} == before and len(list(case.folder.glob(".*.part"))) == 0
+    new = {"name": "other", "path": str(studio.root / "people.csv")}
+    assert studio.client.post("/new", data=new).status_code == 422
+    assert studio.client.post("/upload", headers={"x-case": "other", "x-file": "a.csv"}, content=b"a").status_code == 422
+    monkeypatch.undo()
+    # Nothing is left of either, and a name that was of no use is free.
+    assert [one.name for one in studio.cases] == ["people"] and not (studio.cases.home / "other").exists()
+    for path in ("/", "/studies", "/case/people"):
+        assert studio.client.get(path).status_code == 200
 
 
 def test_a_server_that_is_started_anew_shows_the_same(studio, case):
     studio.client.post("/case/people/settings", data=SETTINGS)
-    anew = ask(Guard(make_app(Cases(studio.cases.home, studio.cases.roots)), 8123, "the-secret"))
+    anew = ask(Guard(make_app(Cases(studio.cases.home, studio.cases.roots), ROOT), 8123, ROOT, "the-secret"))
     for path in ("/", "/case/people", "/case/people/budget"):
         assert anew.get(path).text == studio.client.get(path).text
 

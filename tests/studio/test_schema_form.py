@@ -91,6 +91,42 @@ def test_what_is_wrong_stands_beside_its_field(tmp_path):
 
 def test_another_type_asks_for_what_it_needs(tmp_path):
     form = read(tmp_path, SCHEMA)
-    changed = form.changed("town", sent(form.part("town")) | {"type": "date"})
+    changed = form.changed("town", {"type": "date"})
     assert changed.columns["town"].fields == {"type": "date", "low": "???", "high": "???"}
     assert form.changed("town", {"type": "no-such-type"}) is form
+
+
+@pytest.mark.parametrize("field", ["values", "missing_values"])
+def test_a_line_is_the_text_that_was_typed(tmp_path, field):
+    typed = [
+        "New York # 1",
+        "a: b",
+        "#none",
+        "~",
+        "1e3",
+        "007",
+        "+1",
+        "a  b",
+        "???",
+        "- x",
+        "{a",
+        "yes",
+        "2020-01-01",
+        "'",
+        "%",
+    ]
+    form = read(tmp_path, "columns: {town: {type: category, values: [a, b], missing: true}}\n")
+    form.changed("town", {field: "\n".join(typed)}).write(tmp_path / "t.schema.yaml")
+    assert SchemaForm.read(tmp_path / "t.schema.yaml").columns["town"].fields[field] == typed
+    assert parse_schema((tmp_path / "t.schema.yaml").read_text()).declared is not None
+    # Whole numbers are such in a list of values, unless they are in quotes.
+    kept = form.changed("town", {field: "1\n2"}).columns["town"].fields[field]
+    assert kept == ([1, 2] if field == "values" else ["1", "2"])
+    assert form.changed("town", {field: '"1"\n"2"'}).columns["town"].fields[field] == ["1", "2"]
+
+
+def test_a_field_that_is_not_sent_stays(tmp_path):
+    form = read(tmp_path, MANY)
+    changed = form.changed("pay", {"low": "5"})
+    assert changed.columns["pay"].fields == form.columns["pay"].fields | {"low": 5}
+    assert changed.changed("pay", {"low": ""}).columns["pay"].fields.keys() == form.columns["pay"].fields.keys() - {"low"}

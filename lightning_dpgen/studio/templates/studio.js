@@ -1,95 +1,116 @@
-// Pages work without this file: it keeps a form when a field changes, and looks how far a job is.
+// Pages work without this file: it keeps a field when it changes, and looks how far a job is.
 "use strict";
 
-const parse = (text) => new DOMParser().parseFromString(text, "text/html").body.firstElementChild;
+const read = (text) => new DOMParser().parseFromString(text, "text/html");
+const problemIn = (text) => read(text).querySelector(".bad")?.textContent ?? text.slice(0, 500);
+const GONE = "Not done: the studio does not answer. Start dpgen studio again, and open the address that it prints.";
+// Whether something was typed that no file holds yet, which a page that is loaded again would lose.
+let typed = false;
 
-async function fetched(url, options) {
-  const answer = await fetch(url, options);
-  return { ok: answer.ok, text: await answer.text() };
+function put(text) {
+  const fresh = read(text).body.firstElementChild, old = document.getElementById(fresh?.id);
+  if (!old) return;
+  old.querySelectorAll("details").forEach((details, place) => {
+    const own = fresh.querySelectorAll("details")[place];
+    if (own && details.open) own.open = true;
+  });
+  old.replaceWith(fresh);
+  begin(fresh);
 }
 
-// Puts a part of a page in the place of the one with its id; the field that has the keyboard keeps it.
-function put(id, text) {
-  const old = document.getElementById(id), fresh = parse(text);
-  if (!old || !fresh) return;
-  const active = document.activeElement?.id, opened = old.querySelectorAll("details");
-  const kept = fresh.querySelectorAll("details");
-  kept.forEach((details, place) => { if (opened[place]?.open) details.open = true; });
-  old.replaceWith(fresh);
-  if (active) document.getElementById(active)?.focus({ preventScroll: true });
-  begin(fresh);
+// Tells what is wrong beside the fields of a form, and leaves the fields alone: a person may be typing in the next one.
+function tell(text) {
+  const fresh = read(text).body.firstElementChild, form = document.getElementById(fresh?.id);
+  if (!form) return;
+  for (const told of fresh.querySelectorAll("[data-told]")) document.getElementById(told.id)?.replaceWith(told);
+  for (const field of fresh.querySelectorAll("[aria-describedby]")) {
+    const own = document.getElementById(field.id);
+    own?.toggleAttribute("aria-invalid", field.hasAttribute("aria-invalid"));
+    if (own) own.parentElement.className = field.parentElement.className;
+  }
+  form.className = `${fresh.className} kept`;
 }
 
 function say(form, text) {
   form.querySelector(".live-problem")?.remove();
-  if (text) form.insertAdjacentElement("beforeend", Object.assign(document.createElement("p"), { className: "bad live-problem", textContent: text }));
+  const told = Object.assign(document.createElement("p"), { className: "bad live-problem", textContent: text });
+  told.setAttribute("role", "alert");
+  if (text) form.append(told);
 }
 
-const waiting = new Map();
+// Sends one field of a form, or all of them, after what was sent of it before.
+function keep(form, field) {
+  const all = new FormData(form), sent = new URLSearchParams(field ? { [field.name]: field.value } : all);
+  if (all.has("column")) sent.set("column", all.get("column"));
+  form.pending = (form.pending ?? Promise.resolve()).then(async () => {
+    try {
+      const answer = await fetch(form.action + "?live", { method: "POST", body: sent }), text = await answer.text();
+      if (!answer.ok) return say(form, problemIn(text));
+      say(form, "");
+      field && form.dataset.live === "tell" ? tell(text) : put(text);
+      const then = document.getElementById(form.dataset.then);
+      if (then) put(await (await fetch(then.dataset.url)).text());
+    } catch { say(form, GONE); }
+  });
+}
 
-async function keep(form) {
-  const id = form.dataset.live, turn = (waiting.get(id) ?? 0) + 1;
-  waiting.set(id, turn);
+async function submit(form) {
   try {
-    const { ok, text } = await fetched(form.action + "?live", { method: "POST", body: new URLSearchParams(new FormData(form)) });
-    if (waiting.get(id) !== turn) return;
-    if (!ok) return say(form, parse(text)?.textContent ?? text);
-    say(form, "");
-    put(id, text);
-    document.getElementById(id)?.classList.add("kept");
-    const then = document.getElementById(form.dataset.then);
-    if (then) put(then.id, (await fetched(then.dataset.url)).text);
-  } catch { say(form, "Not kept: the studio does not answer. Start dpgen studio again, and open the address that it prints."); }
+    const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+    if (answer.redirected) return answer.url.split("#")[0] === location.href.split("#")[0] ? location.reload() : (location.href = answer.url);
+    say(form, problemIn(await answer.text()));
+  } catch { say(form, GONE); }
 }
 
 async function poll(part) {
-  const url = part.dataset.poll;
   try {
-    const { ok, text } = await fetched(url);
+    const answer = await fetch(part.dataset.poll), text = await answer.text();
     if (!document.body.contains(part)) return;
-    if (ok && parse(text)?.hasAttribute("data-ended")) return location.reload();
-    if (ok) return put(part.id, text);
-  } catch { /* The job goes on without a server; a later look may find one. */ }
-  setTimeout(() => poll(part), 3000);
+    if (!answer.ok) return say(part, problemIn(text));
+    const ended = read(text).querySelector("[data-ended]");
+    return ended && !typed ? location.reload() : put(text);
+  } catch { setTimeout(() => poll(part), 3000); }
 }
 
-async function upload(input) {
+function upload(input) {
   const file = input.files[0], bar = input.parentElement.querySelector("progress"), problem = document.getElementById("upload-problem");
-  const name = document.getElementById("name");
-  if (!file || !name.reportValidity()) return void (input.value = "");
+  const name = document.getElementById("name"), told = (text) => { problem.hidden = false; problem.textContent = text; };
+  if (!name.value) { input.value = ""; return told("Give the case a name first, and choose the file then."); }
   const request = new XMLHttpRequest();
   request.open("POST", input.dataset.upload);
   request.setRequestHeader("x-case", encodeURIComponent(name.value));
   request.setRequestHeader("x-file", encodeURIComponent(file.name));
   request.upload.onprogress = (event) => { bar.hidden = false; bar.value = 100 * event.loaded / event.total; };
-  request.onload = () => {
-    if (request.status === 200) return void (location.href = request.responseText);
-    problem.hidden = false;
-    problem.textContent = new DOMParser().parseFromString(request.responseText, "text/html").querySelector(".bad")?.textContent ?? request.responseText;
-  };
-  request.onerror = () => { problem.hidden = false; problem.textContent = "The file was not copied: the studio does not answer."; };
+  request.onload = () => request.status === 200 ? (location.href = request.responseText) : told(problemIn(request.responseText));
+  request.onerror = () => told(GONE);
   request.send(file);
 }
 
 function begin(root) {
   const all = (selector) => [...(root.matches?.(selector) ? [root] : []), ...root.querySelectorAll(selector)];
   for (const part of all("[data-poll]")) setTimeout(() => poll(part), 1000);
-  for (const part of all("[data-load]")) fetched(part.dataset.load).then(({ text }) => put(part.id, text));
-  for (const form of all("form[data-live]")) {
-    form.addEventListener("change", () => keep(form));
-    form.addEventListener("submit", (event) => { event.preventDefault(); keep(form); });
+  for (const part of all("[data-load]")) fetch(part.dataset.load).then((answer) => answer.text()).then(put).catch(() => say(part, GONE));
+  for (const form of all("form")) {
+    const live = form.dataset.live;
+    form.addEventListener("submit", (event) => { event.preventDefault(); live ? keep(form) : submit(form); });
+    form.addEventListener("input", () => { typed ||= !live; });
+    if (live) form.addEventListener("change", ({ target }) => {
+      const later = target.parentElement.querySelector(".later");
+      later ? (later.hidden = false) : target.name && keep(form, target);
+    });
   }
   for (const details of all("details[data-more]")) {
     details.addEventListener("toggle", async () => {
       if (!details.open || details.querySelector(".fields")) return;
-      details.append(parse((await fetched(details.dataset.more)).text));
+      details.append(read(await (await fetch(details.dataset.more)).text()).body.firstElementChild);
     });
   }
   for (const slider of all("input[data-for]")) {
     const field = document.getElementById(slider.dataset.for);
     slider.hidden = false;
     slider.addEventListener("input", () => { field.value = slider.value; });
-    field.addEventListener("input", () => { slider.value = field.value; });
+    slider.addEventListener("change", () => keep(field.form, field));
+    field.addEventListener("input", () => { slider.value = field.value || field.placeholder; });
   }
   for (const input of all("input[data-upload]")) {
     input.closest(".upload").hidden = false;
