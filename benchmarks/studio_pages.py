@@ -28,9 +28,10 @@ class Browser:
     """Asks as a browser does that has opened the address at the terminal."""
 
     def __init__(self, address: str) -> None:
-        self.root, token = address.split("?token=")
-        port = self.root.rstrip("/").rpartition(":")[2]
-        self.headers = {"Cookie": f"dpgen-studio-{port}={token}", "Origin": self.root.rstrip("/")}
+        origin, _, token = address.partition("/?token=")
+        with urllib.request.urlopen(address) as answer:
+            self.root = origin + re.search(r"url=([^\"]+)", answer.read().decode())[1]
+        self.headers = {"Cookie": f"dpgen-studio-{origin.rpartition(':')[2]}={token}", "Origin": origin}
 
     def ask(self, path: str, /, **form: str) -> tuple[float, bytes]:
         data = urllib.parse.urlencode(form).encode() if form else None
@@ -67,11 +68,12 @@ def main() -> None:
             )
             browser.ask("new", name="wide", path=f"{place}/wide.csv", schema=f"{place}/wide.schema.yaml")
             settings = {"data.n": "2000", "privacy.epsilon": "2", "model": "measured"}
-            print(f"first plan: {browser.ask('case/wide/settings?live', **settings)[0]:,.0f} ms")
+            first, plan = browser.ask("case/wide/settings?live", **settings)
+            print(f"first plan: {first:,.0f} ms")
             if not quick:
-                browser.ask("case/wide/run", start="")
+                browser.ask("case/wide/run", mark=re.search(r'name="mark" value="(\w+)"', plan.decode())[1])
                 time.sleep(5.0)
-            column = {"column": "column_7", "type": "integer", "low": "0", "high": "99"}
+            column = {"column": "column_7", "high": "99"}
             pages = {
                 "cases": ("", {}), "schema": ("case/wide", {}), "a column is kept": ("case/wide/column?live", column),
                 "budget": ("case/wide/budget", {}), "plan": ("case/wide/plan", {}), "run": ("case/wide/run/1", {}),

@@ -136,7 +136,7 @@ class Run:
 
     @property
     def verified(self) -> bool | None:
-        """What `dpgen verify` has said last; None while it has said nothing."""
+        """The last word of `dpgen verify`; None while it has said nothing."""
         again = self.job_of("verify")
         status = (again if again.exists else self.job).status
         return None if status is None else status == 0
@@ -161,7 +161,7 @@ class Run:
 
     @property
     def mark(self) -> str:
-        """What a start would run, in short: the commands and the schema."""
+        """A digest of all that a start would run: the commands and the schema."""
         content = json.dumps(self.commands).encode() + self.case.schema.read_bytes()
         return hashlib.sha256(content).hexdigest()[:32]
 
@@ -288,14 +288,14 @@ class Case:
     def next_run(self) -> Run:
         return Run(self, max((run.number for run in self.runs), default=0) + 1)
 
-    def run(self, number: int) -> Run:
+    def run(self, number: str) -> Run:
         """Return a run.
 
         Raises:
             NotThere: if there is none of this number.
         """
         for run in self.runs:
-            if run.number == number:
+            if str(run.number) == number:
                 return run
         raise NotThere
 

@@ -84,10 +84,10 @@ def make_app(cases: Cases, root: str) -> Starlette:
         Route("/case/{case}/settings", pages.settings, methods=["POST"]),
         Route("/case/{case}/plan", pages.plan),
         Route("/case/{case}/run", pages.begin_run, methods=["POST"]),
-        Route("/case/{case}/run/{run:int}", pages.run),
-        Route("/case/{case}/run/{run:int}/{act}", pages.act, methods=["POST"]),
-        Route("/case/{case}/run/{run:int}/page/{page}", pages.report),
-        Route("/case/{case}/run/{run:int}/{where}/{file}", pages.file),
+        Route("/case/{case}/run/{run}", pages.run),
+        Route("/case/{case}/run/{run}/{act}", pages.act, methods=["POST"]),
+        Route("/case/{case}/run/{run}/page/{page}", pages.report),
+        Route("/case/{case}/run/{run}/{where}/{file}", pages.file),
         Route("/case/{case}/job/{job}", pages.job),
     ]
     handlers = dict.fromkeys(_MISTAKES, pages.mistake) | dict.fromkeys((HTTPException, NotThere), pages.missing)
