@@ -19,6 +19,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
+from experiments.common.arguments import read_count
 from experiments.common.kept import Kept
 from experiments.common.pictures import save_picture
 from experiments.common.training import train
@@ -72,7 +73,7 @@ def scored(folder: Path, name: str, seed: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs", type=read_count, default=5)
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)

@@ -29,6 +29,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
 
+from experiments.common.arguments import read_count
 from experiments.common.kept import Kept
 from lightning_dpgen.clustering.features import FourierFeatures
 from lightning_dpgen.clustering.kmeans import private_split
@@ -199,7 +200,7 @@ def picture(found: dict[str, list[list[float]]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--runs", type=int, default=10, help="the most of a row")
+    parser.add_argument("--runs", type=read_count, default=10, help="the most of a row")
     asked = parser.parse_args()
     if asked.runs < 2:
         parser.error(f"--runs {asked.runs}: expected 2 or more, for a spread")

@@ -29,6 +29,7 @@ import torch
 from scipy.stats import binomtest
 from sklearn.ensemble import RandomForestClassifier
 
+from experiments.common.arguments import read_count, read_positive
 from experiments.common.kept import Kept
 from experiments.common.training import train
 from experiments.privae.aggregations import WholeLotNetwork
@@ -240,16 +241,18 @@ def described(rows: np.ndarray) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--runs", type=read_count, default=1)
     parser.add_argument("--kept", action="store_true", help="train nothing: draw the runs that are kept, how many they are")
-    parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
+    parser.add_argument("--epsilons", type=read_positive, nargs="+", default=EPSILONS)
     parser.add_argument("--only", nargs="+", choices=[*PRIVATE, *TWINS])
-    parser.add_argument("--rates", type=float, nargs="+")
+    parser.add_argument("--rates", type=read_positive, nargs="+")
     parser.add_argument("--classify", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     asked.folder.mkdir(parents=True, exist_ok=True)
     kept = Kept(asked.folder / "privae_fashion.json")
+    if asked.kept:
+        kept.check_some()
     if asked.classify:
         classify(asked.folder, asked.runs, kept)
         return
