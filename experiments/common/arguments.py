@@ -42,6 +42,6 @@ def read_positive(text: str) -> float:
         found = float(text)
     except ValueError:
         found = math.nan
-    if not 0.0 < found < math.inf:
+    if not found > 0.0:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
     return found

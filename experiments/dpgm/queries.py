@@ -56,6 +56,7 @@ PAPER = {
     },
 }
 MWEM = {"MWEM over visits, cut to 12": over_visits, "MWEM over baskets": over_baskets}
+MARKERS = "os^vD<>phPX8"
 # Synthetic baskets that a release draws at a time.
 _AT_ONCE = 50_000
 
@@ -232,9 +233,10 @@ def picture(data: Data, rows: list[Row], found: np.ndarray, path: Path) -> None:
             rival = row.name.startswith("MWEM")
             style = {"linestyle": "-" if rival else "--" if "baseline" in row.about else ":", "lw": 2.5 if rival else 1.5}
             values = found[:, i, first : first + SETS]
+            # Marks of rows on one level stand in each other.
             axis.errorbar(
-                longest, values.mean(axis=0), values.std(axis=0), color=colours[i % len(colours)], marker="o", ms=3,
-                capsize=2, label=row.name, **style,
+                longest, values.mean(axis=0), values.std(axis=0), color=colours[i % len(colours)],
+                marker=MARKERS[i % len(MARKERS)], ms=10 - 7 * i / len(rows), mfc="none", capsize=2, label=row.name, **style,
             )  # fmt: skip
         for i, (row, ends) in enumerate(PAPER[data.name].items()):
             axis.plot([longest[0], longest[-1]], ends, "k", linestyle="", marker="*^"[i], ms=9, mfc="none", label=row)

@@ -288,22 +288,27 @@ def main() -> None:
 
 
 def draw(path: Path, found: dict[str, dict[float | None, np.ndarray]]) -> None:
-    """Draw the columns against epsilon: the paper's method above, other rates and forms below, and twins as levels in both.
+    """Draw the columns against epsilon: the paper's method above, other rates and forms below, where twins are levels.
 
-    Bands are the spread of runs, and a label says how many a point has.
+    Bands are the spread of runs, and a label says how many a point has. Above, twins are so far away that their levels are
+    written.
     """
     figure, rows = plt.subplots(2, len(DRAWN), figsize=(12.0, 7.6))
     # Two shades of one color for a form with its term and without.
     pairs = sorted(found, key=lambda name: name == "tuned rate, noise of MMD")
     colors = dict(zip(pairs, plt.get_cmap("tab20").colors, strict=False))
-    for axes, (_, names) in zip(rows, ROWS.items(), strict=True):
+    for level, (axes, names) in enumerate(zip(rows, ROWS.values(), strict=True)):
         here = [name for name in names if name in found]
         for column, (axis, title) in enumerate(zip(axes, DRAWN, strict=True)):
+            far = []
             for place, name in enumerate(here):
                 points = found[name]
                 mean, spread = (np.array([of(each[:, column]) for each in points.values()]) for of in (np.mean, np.std))
                 runs = sorted({len(each) for each in points.values()})
                 label = f"{name} ({' to '.join(str(n) for n in sorted({runs[0], runs[-1]}))})"
+                if None in points and level == 0:
+                    far.append(f"{label} {mean[0]:.3g}")
+                    continue
                 if None in points:
                     axis.axhline(mean[0], color=colors[name], linestyle="--", linewidth=1.0, label=label)
                     continue
@@ -312,6 +317,10 @@ def draw(path: Path, found: dict[str, dict[float | None, np.ndarray]]) -> None:
                 axis.plot(x, mean, color=colors[name], marker="osD^v"[place % 5], markersize=5, label=label)
                 axis.fill_between(x, mean - spread, mean + spread, color=colors[name], alpha=0.15, linewidth=0)
             axis.set(title=title, xlabel="epsilon", xscale="log")
+            if far:
+                low, high = axis.get_ylim()
+                axis.set_ylim(low, high + 0.45 * (high - low))
+                axis.text(0.98, 0.97, "\n".join(["without privacy:", *far]), transform=axis.transAxes, ha="right", va="top")
             axis.set_xlim(0.85 * EPSILONS[0], EPSILONS[-1] / 0.85)
             axis.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
             axis.minorticks_off()

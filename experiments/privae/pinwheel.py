@@ -190,7 +190,11 @@ def draw(path: Path, cells: Mapping[str, Mapping[str, str]]) -> None:
             axis.set_aspect("equal", "datalim")
             axis.spines[["top", "right"]].set_visible(False)
     handles = [*axes[0, 0].get_legend_handles_labels()[0], *axes[1, 0].get_legend_handles_labels()[0]]
-    figure.legend(handles=handles, loc="lower center", ncols=3, frameon=False)
+    handles += [
+        plt.Line2D([], [], marker="o", markersize=3, linestyle="", color=f"C{arm}", label=f"codes of arm {arm + 1}")
+        for arm in range(ARMS)
+    ]
+    figure.legend(handles=handles, loc="lower center", ncols=len(handles), frameon=False)
     figure.tight_layout(rect=(0, 0.06, 1, 1))
     figure.savefig(path, dpi=80)
 

@@ -111,7 +111,7 @@ def describe_simulated(declared: dict[str, Any]) -> str | None:
     by_name = is_simulated(declared["data"]) and "draw" in declared
     if not by_name and not (declared["data"] == "blobs" and "projection" in declared):
         return None
-    return f"Made from {NO_PEOPLE}, drawn from a public seed: what is promised shows the method, and protects nobody."
+    return f"Made from {NO_PEOPLE}, drawn from a public seed: the promise below shows the method, and protects no person."
 
 
 @functools.cache
