@@ -45,5 +45,11 @@ def test_commands_of_the_pages_can_be_planned(words):
     assert settings.spec.privacy.noise == "off" or settings.plan().epsilon <= settings.spec.privacy.epsilon
 
 
+def test_commands_of_experiments_are_whole():
+    """A command that begins with an ellipsis cannot be pasted."""
+    for page in (ROOT / "experiments").rglob("*.md"):
+        assert not re.search(r"`\.\.\. [^`]*`", page.read_text(encoding="utf-8")), page
+
+
 def test_commands_of_the_pages_are_found():
     assert {"data=digits model=wgan model.conditional=true", "model.noise=5"} <= set(_commands())
