@@ -1,6 +1,7 @@
 """Each command of experiments/ runs from its start to its end on few records, and leaves its pictures and kept results."""
 
 import ast
+import doctest
 import importlib
 import math
 import os
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 
 from experiments.accounting import accountants
+from experiments.common import arguments
 from experiments.common.kept import Kept
 from experiments.dpgan import attacks, curves, gaussians
 from experiments.dpgm import algorithm1, clustering, networks, samples
@@ -206,6 +208,10 @@ def test_no_run_at_all_is_refused(name, tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().err.splitlines()[-1]
     assert stopped.value.code == 2 and re.search(r"argument --runs: '0': expected a whole number of 1 or more", said)
     assert not (tmp_path / "new").exists()
+
+
+def test_examples():
+    assert doctest.testmod(arguments).failed == 0
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", ""])
