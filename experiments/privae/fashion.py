@@ -313,7 +313,7 @@ def draw(path: Path, found: dict[str, dict[float | None, np.ndarray]]) -> None:
                     axis.axhline(mean[0], color=colors[name], linestyle="--", linewidth=1.0, label=label)
                     continue
                 # Curves on one level stay apart.
-                x = np.array(list(points)) * 1.03 ** (place - len(here) / 2)
+                x = np.array(list(points)) * 1.02 ** (place - len(here) / 2)
                 axis.plot(x, mean, color=colors[name], marker="osD^v"[place % 5], markersize=5, label=label)
                 axis.fill_between(x, mean - spread, mean + spread, color=colors[name], alpha=0.15, linewidth=0)
             axis.set(title=title, xlabel="epsilon", xscale="log")

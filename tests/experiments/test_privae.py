@@ -216,7 +216,7 @@ def test_figure_2_is_drawn_from_its_cells(monkeypatch, tmp_path, figures):
     assert [axis.get_title() for axis in figures[-1].axes[: len(shown)]] == shown
 
 
-# What the page calls the forms of both figures.
+# The forms of both figures, as the page calls them.
 FORMS = {
     "PriVAE + MMD": "the paper's + MMD",
     "PriVAE": "the paper's",
