@@ -9,14 +9,25 @@ from typing import Any
 
 
 class Kept:
-    """Results on disk by key; each is written as soon as it is there."""
+    """Results on disk by key; each is written as soon as it is there.
+
+    Raises:
+        SystemExit: for a file that holds no such results; it stays as it is.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.found = self._read()
 
     def _read(self) -> dict[str, Any]:
-        return json.loads(self.path.read_text(encoding="utf-8")) if self.path.is_file() else {}
+        if not self.path.is_file():
+            return {}
+        try:
+            return dict(json.loads(self.path.read_text(encoding="utf-8")).items())
+        except (ValueError, AttributeError) as error:
+            raise SystemExit(
+                f"{self.path}: holds no kept results ({error}): restore it, or move it away to compute them anew"
+            ) from None
 
     def get(self, asked: dict, compute: Callable[[], Any], *, again: bool = False) -> Any:
         """Return the result that is there, or compute it; also one that is there, where it is asked for again."""
@@ -29,6 +40,15 @@ class Kept:
             part.write_text(json.dumps(self.found, indent=0) + "\n", encoding="utf-8")
             part.replace(self.path)
         return self.found[key]
+
+    def check_some(self) -> None:
+        """Refuse to draw what is kept where nothing is.
+
+        Raises:
+            SystemExit: where nothing is kept.
+        """
+        if not self.found:
+            raise SystemExit(f"--kept: nothing is kept in {self.path}; expected a folder with results, or leave --kept out")
 
     def look(self, asked: dict) -> Any:
         """Return the result that is there, or None."""

@@ -90,7 +90,7 @@ def draw_curves(rows: Rows, path: Path) -> None:
             for panel in line:
                 panel.plot(ends["wrongly"], ends["rightly"], color=colour, label=label, linewidth=1.4)
                 panel.fill_between(ends["wrongly"], ends["low"], ends["high"], color=colour, alpha=0.18, linewidth=0)
-                if found["epsilon"] is not None and found["accurate"] < 0.99:
+                if found["epsilon"] is not None and found["accurate"] < 1.0:
                     panel.plot(WRONGLY, found["most"], color=colour, linewidth=0.9, linestyle="--")
     _end(figure, panels[0], path)
 

@@ -10,14 +10,16 @@ Training is the paper's form: one component, no means, a critic by SGD, generato
 points of each training: the sliced Wasserstein distance of 5,000 points from fresh real ones, measured from the data and
 not from the critic's loss, or the accuracy on real test rows of a forest that is trained on generated ones. Variants of one
 run have the same records, so their differences are paired; a 95 % interval of the mean difference at the end follows
-Student's t. Results are kept in FOLDER, and a picture is drawn there.
+Student's t. Results are kept in FOLDER, and a picture is drawn there. A training that was stopped is told and drawn up to
+where it was, with its steps of those that were planned and what they have cost.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -26,6 +28,7 @@ import torch
 from scipy.stats import t as student
 from sklearn.ensemble import RandomForestClassifier
 
+from experiments.common.arguments import read_count
 from experiments.common.kept import Kept
 from experiments.common.pictures import save_picture
 from experiments.common.watched import watch
@@ -38,6 +41,7 @@ from lightning_dpgen.data.tables.reading import read_table
 from lightning_dpgen.metrics.marginals import WassersteinDistance
 from lightning_dpgen.models.mixture import Mixture
 from lightning_dpgen.release.drawing.release import Release
+from lightning_dpgen.specs.settings import load_complete_settings
 
 POINTS, MANY_POINTS = 8, 40
 # Runs of each figure, all with seeds of their own.
@@ -167,6 +171,20 @@ def curves_of(figure: str, folder: Path) -> Curves:
     return Curves(title, variants, task.settings, score, POINTS)
 
 
+def words_of(figure: Curves, name: str, run: int) -> list[str]:
+    """Return the settings of `dpgen train` for a training of a figure."""
+    settings = figure.variants[name][0]
+    delta = [] if "privacy=off" in settings else ["privacy.delta=1e-5"]
+    return [*figure.data(run), f"seed={run}", *delta, *settings]
+
+
+def spent_at(figure: Curves, name: str, run: int, steps: int) -> dict[str, float]:
+    """Return how many steps were planned, and epsilon after so many of them."""
+    plan = load_complete_settings(words_of(figure, name, run)).plan()
+    made = [replace(stage, count=steps) if stage.name == "training" else stage for stage in plan.stages]
+    return {"planned": plan.stage("training").count, "epsilon": round(replace(plan, stages=tuple(made)).epsilon, 3)}
+
+
 def trained(figure: Curves, kept: Kept, name: str, run: int, *, again: bool) -> np.ndarray:
     """Return (steps, score) at the points of one training (points, 2), which is kept.
 
@@ -181,11 +199,10 @@ def trained(figure: Curves, kept: Kept, name: str, run: int, *, again: bool) -> 
         kept.get(key, lambda: found, again=True)
 
     def compute() -> list:
-        delta = [] if "privacy=off" in settings else ["privacy.delta=1e-5"]
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-        words = [*figure.data(run), f"seed={run}", *delta, *settings]
-        return watch(words, figure.points, figure.score(run), falling, folder, tell if folder is not None else None)
+        words, told = words_of(figure, name, run), tell if folder is not None else None
+        return watch(words, figure.points, figure.score(run), falling, folder, told)
 
     return np.array(kept.get(key, compute, again=again and folder is not None))
 
@@ -196,9 +213,13 @@ def draw(title: str, curves: dict[str, np.ndarray], path: Path) -> None:
     for name, found in curves.items():
         steps, values = found[0, :, 0], found[:, :, 1]
         mean, spread = values.mean(axis=0), values.std(axis=0)
-        (line,) = axes.plot(steps, mean, label=name)
+        (line,) = axes.plot(steps, mean, label=name, marker="o", markersize=3)
         axes.fill_between(steps, mean - spread, mean + spread, color=line.get_color(), alpha=0.15, linewidth=0)
-    axes.set(title=title, xlabel="steps of the critic")
+    # Differences of less than a hundredth do not fill a picture.
+    low, high = axes.get_ylim()
+    half = max(0.01, (high - low) / 2.0)
+    axes.set(xlabel="steps of the critic", ylim=((low + high) / 2.0 - half, (low + high) / 2.0 + half))
+    axes.set_title(title, fontsize=10)
     axes.legend(frameon=False)
     figure.tight_layout()
     save_picture(figure, path)
@@ -208,7 +229,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("figure", choices=RUNS)
-    parser.add_argument("--runs", type=int)
+    parser.add_argument("--runs", type=read_count)
     parser.add_argument("--go-on", action="store_true", help="sigma7: train on from the last checkpoint in FOLDER")
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -219,14 +240,24 @@ def main() -> None:
     figure, runs = curves_of(asked.figure, asked.folder), asked.runs or RUNS[asked.figure]
     # Run by run, so that variants of a command that was stopped can be compared.
     found = [{name: trained(figure, kept, name, run, again=asked.go_on) for name in figure.variants} for run in range(runs)]
-    curves = {name: np.array([one[name] for one in found]) for name in figure.variants}
-    for name, over in curves.items():
+    curves, stops = {}, {}
+    for name in figure.variants:
+        points = min(len(one[name]) for one in found)
+        over = curves[name] = np.array([one[name][:points] for one in found])
+        if points < figure.points:
+            run = next(run for run, one in enumerate(found) if len(one[name]) == points)
+            steps = int(over[run, -1, 0])
+            about = {"settings": figure.variants[name][0], "run": run, "stopped": steps}
+            spent = kept.get(about, partial(spent_at, figure, name, run, steps))
+            stops[name] = f"stopped at {steps:,} of {spent['planned']:,} steps, epsilon {spent['epsilon']:.2f}"
         ends, means = over[:, -1, 1], over[:, :, 1].mean(axis=0)
         shown = " ".join(f"{value:.3f}" for value in means)
-        print(f"{name}: {ends.mean():.4f} ({ends.std():.4f}) at the end of {runs} runs; {shown}", flush=True)
+        where = f"{stops[name]}, in" if name in stops else "at the end of"
+        print(f"{name}: {ends.mean():.4f} ({ends.std():.4f}) {where} {runs} runs; {shown}", flush=True)
     if "decay" in curves:
         for other in ("fixed bound", "falling rate"):
             print(f"decay less {other}: {difference(curves['decay'][:, -1, 1], curves[other][:, -1, 1])}")
+    curves = {f"{name},\n{stops[name]}" if name in stops else name: over for name, over in curves.items()}
     draw(figure.title, curves, asked.folder / f"dpgan_{asked.figure}.png")
 
 

@@ -19,6 +19,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
+from experiments.common.arguments import read_count
 from experiments.common.kept import Kept
 from experiments.common.pictures import save_picture
 from experiments.common.training import train
@@ -63,16 +64,17 @@ def generated(folder: Path, name: str, seed: int) -> np.ndarray:
 
 
 def scored(folder: Path, name: str, seed: int) -> dict[str, Any]:
-    """Return what `near_places` says of a release as ``within`` and ``places``, and of its points those that are drawn."""
+    """Return what `near_places` says of a release as ``within`` and ``places``, and of the first the points as text."""
     points = generated(folder, name, seed)
     within, places = near_places(points)
-    return {"within": within, "places": places, "points": points[:DRAWN].round(2).tolist()}
+    drawn = {"points": " ".join(f"{x:.2f}" for x in points[:DRAWN].ravel())} if seed == 1 else {}
+    return {"within": within, "places": places, **drawn}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs", type=read_count, default=5)
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
@@ -85,7 +87,8 @@ def main() -> None:
                 {"variant": settings, "seed": seed}, lambda name=name, seed=seed: scored(asked.folder, name, seed)
             )
             found.append((result["within"], min(result["places"]), max(result["places"])))
-            points.setdefault(name, np.array(result["points"]))
+            if seed == 1:
+                points[name] = np.array(result["points"].split(), float).reshape(-1, 2)
         within, least, most = np.array(found).T
         spread = within.std(ddof=1) if len(within) > 1 else 0.0
         parts = f"places {least.min():.2f} to {most.max():.2f}"

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from experiments.common.arguments import read_count, read_positive
 from experiments.common.kept import Kept
 from experiments.common.training import train
 from experiments.league.classifiers import scores, tables
@@ -101,8 +102,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("data", choices=("adult-balanced", "mushroom"))
-    parser.add_argument("--epsilon", type=float, default=3.0)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--epsilon", type=read_positive, default=3.0)
+    parser.add_argument("--runs", type=read_count, default=3)
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--choose", action="store_true")
     asked = parser.parse_args()

@@ -33,6 +33,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.common.arguments import read_count
 from experiments.common.kept import Kept
 from lightning_dpgen.clustering.kmeans import Split
 from lightning_dpgen.data.public_sets import load_public_set
@@ -150,11 +151,9 @@ def shown(values: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--epochs", type=read_count, default=EPOCHS)
+    parser.add_argument("--runs", type=read_count, default=3)
     asked = parser.parse_args()
-    if asked.epochs < 1 or asked.runs < 1:
-        parser.error(f"--epochs {asked.epochs} --runs {asked.runs}: expected 1 or more of both")
     torch.set_num_threads(1)
     asked.folder.mkdir(parents=True, exist_ok=True)
     kept = Kept(asked.folder / "dpgm_algorithm1.json")

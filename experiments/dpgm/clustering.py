@@ -29,6 +29,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
 
+from experiments.common.arguments import read_count
 from experiments.common.kept import Kept
 from lightning_dpgen.clustering.features import FourierFeatures
 from lightning_dpgen.clustering.kmeans import private_split
@@ -64,8 +65,11 @@ WAYS = {
 # The curves of the two panels.
 PANELS = {
     "as in the paper: centres start at public records": [*[*WAYS][:4], "pixels, norm 12, from public records"],
-    "without public data": [*WAYS][4:12],
+    "without public data": [*[*WAYS][4:12], "Laplacian kernel, d = 200"],
 }
+# One colour is one row, or the same in both panels.
+COLOURS = dict(zip([*[*WAYS][:4], *[*WAYS][8:14]], [f"C{i}" for i in range(10)], strict=True))
+COLOURS |= dict(zip([*WAYS][4:8], [f"C{i}" for i in range(4)], strict=True))
 
 
 @dataclass(frozen=True)
@@ -180,11 +184,12 @@ def picture(found: dict[str, list[list[float]]], path: Path) -> None:
     figure, axes = pyplot.subplots(1, len(PANELS), figsize=(11, 5), sharey=True)
     none = EPSILONS[-2] * 1.7
     for axis, (title, names) in zip(axes, PANELS.items(), strict=True):
-        for i, name in enumerate(name for name in names if name in found):
+        for name in (name for name in names if name in found):
+            colour = COLOURS[name]
             means, spread = (np.array([of(cell) for cell in found[name]]) for of in (statistics.mean, statistics.stdev))
-            axis.plot(EPSILONS[:-1], means[:-1], f"C{i}o-", ms=3, lw=1.2, label=name)
-            axis.fill_between(EPSILONS[:-1], (means - spread)[:-1], (means + spread)[:-1], color=f"C{i}", alpha=0.12, lw=0)
-            axis.plot([none], means[-1:], f"C{i}D", ms=4)
+            axis.plot(EPSILONS[:-1], means[:-1], color=colour, marker="o", ms=3, lw=1.2, label=name)
+            axis.fill_between(EPSILONS[:-1], (means - spread)[:-1], (means + spread)[:-1], color=colour, alpha=0.12, lw=0)
+            axis.plot([none], means[-1:], color=colour, marker="D", ms=4)
         axis.axhline(0.112, color="k", lw=0.8, ls=":")
         axis.set(xscale="log", xlabel="epsilon at delta 1e-5 (diamonds: no noise)", title=title, ylim=(0.0, 0.65))
         axis.set_xticks([*EPSILONS[:-1], none], [*map(str, EPSILONS[:-1]), "none"])
@@ -199,7 +204,7 @@ def picture(found: dict[str, list[list[float]]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--runs", type=int, default=10, help="the most of a row")
+    parser.add_argument("--runs", type=read_count, default=10, help="the most of a row")
     asked = parser.parse_args()
     if asked.runs < 2:
         parser.error(f"--runs {asked.runs}: expected 2 or more, for a spread")

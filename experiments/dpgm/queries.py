@@ -30,6 +30,7 @@ import numpy as np
 import scipy.sparse
 import torch
 
+from experiments.common.arguments import read_count, read_positive
 from experiments.common.kept import Kept
 from experiments.common.pictures import save_picture
 from experiments.dpgm.baselines import BY_SIZE, Budget, rivals
@@ -55,6 +56,7 @@ PAPER = {
     },
 }
 MWEM = {"MWEM over visits, cut to 12": over_visits, "MWEM over baskets": over_baskets}
+MARKERS = "os^vD<>phPX8"
 # Synthetic baskets that a release draws at a time.
 _AT_ONCE = 50_000
 
@@ -231,9 +233,10 @@ def picture(data: Data, rows: list[Row], found: np.ndarray, path: Path) -> None:
             rival = row.name.startswith("MWEM")
             style = {"linestyle": "-" if rival else "--" if "baseline" in row.about else ":", "lw": 2.5 if rival else 1.5}
             values = found[:, i, first : first + SETS]
+            # Marks of rows on one level stand in each other.
             axis.errorbar(
-                longest, values.mean(axis=0), values.std(axis=0), color=colours[i % len(colours)], marker="o", ms=3,
-                capsize=2, label=row.name, **style,
+                longest, values.mean(axis=0), values.std(axis=0), color=colours[i % len(colours)],
+                marker=MARKERS[i % len(MARKERS)], ms=10 - 7 * i / len(rows), mfc="none", capsize=2, label=row.name, **style,
             )  # fmt: skip
         for i, (row, ends) in enumerate(PAPER[data.name].items()):
             axis.plot([longest[0], longest[-1]], ends, "k", linestyle="", marker="*^"[i], ms=9, mfc="none", label=row)
@@ -253,17 +256,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("name", choices=sorted(WORLDS))
     parser.add_argument("folder", type=Path)
     parser.add_argument("releases", nargs="*", type=Path)
-    parser.add_argument("--records", type=int, help="number of records of a smaller simulation")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epsilon", type=float, default=1.0, help="epsilon of the baselines")
+    parser.add_argument("--records", type=read_count, help="number of records of a smaller simulation")
+    parser.add_argument("--seeds", type=read_count, default=3)
+    parser.add_argument("--epsilon", type=read_positive, default=1.0, help="epsilon of the baselines")
     asked = parser.parse_intermixed_args(arguments)
-    if asked.seeds < 1:
-        parser.error(f"--seeds {asked.seeds}: expected 1 or more")
     torch.set_num_threads(1)
     data = Data.simulated(asked.name, asked.records)
-    stem = f"dpgm_queries_{asked.name}" + (f"_{data.n}" if data.n != WORLDS[asked.name].records else "")
+    about = asked.name + (f"_{data.n}" if data.n != WORLDS[asked.name].records else "")
     asked.folder.mkdir(parents=True, exist_ok=True)
-    kept = Kept(asked.folder / f"{stem}.json")
+    kept = Kept(asked.folder / f"dpgm_queries_{about}.json")
     try:
         releases = [release_row(data, folder, asked.epsilon) for folder in asked.releases]
     except (ValueError, OSError) as error:
@@ -272,7 +273,7 @@ def main(arguments: list[str] | None = None) -> None:
     found = np.array([errors(data, rows, seed, kept) for seed in range(asked.seeds)])
     print(table(asked.name, rows, found))
     print(ratios(rows, found, f"{BY_SIZE}, epsilon {asked.epsilon:g}"))
-    picture(data, rows, found, asked.folder / f"{stem}_epsilon{asked.epsilon:g}.png")
+    picture(data, rows, found, asked.folder / f"dpgm_queries_{about}_epsilon{asked.epsilon:g}.png")
     print(f"{data.n:,} baskets; baselines at delta {default_delta(data.n):g}, one basket added or removed")
 
 

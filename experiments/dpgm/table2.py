@@ -14,6 +14,7 @@ import argparse
 import numpy as np
 import scipy.sparse
 
+from experiments.common.arguments import read_count
 from lightning_dpgen.data.simulated.baskets import WORLDS, draw_baskets
 
 # Baskets at a time.
@@ -58,11 +59,9 @@ def described(name: str, baskets: scipy.sparse.csr_array) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=sorted(WORLDS))
-    parser.add_argument("--records", type=int, help="number of records, in place of Table 2's")
+    parser.add_argument("--records", type=read_count, help="number of records, in place of Table 2's")
     asked = parser.parse_args()
-    records = WORLDS[asked.name].records if asked.records is None else asked.records
-    if records < 1:
-        parser.error(f"--records {records}: expected 1 or more")
+    records = asked.records or WORLDS[asked.name].records
     print(described(asked.name, draw_baskets(asked.name, records)))
 
 

@@ -46,6 +46,7 @@ import pandas as pd
 import scipy.sparse
 import torch
 
+from experiments.common.arguments import read_count
 from experiments.common.kept import Kept
 from experiments.common.training import train
 from experiments.league.choice_tables import TABLES
@@ -284,7 +285,7 @@ def main() -> None:
     parser.add_argument("--names", default=",".join([*TABLES, *NAMES]))
     parser.add_argument("--candidates", default=",".join(defaults.CANDIDATES))
     parser.add_argument("--epsilons", default=",".join(f"{epsilon:g}" for epsilon in EPSILONS))
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=read_count, default=1)
     parser.add_argument("--write", action="store_true", help="put the means into the package")
     asked = parser.parse_args()
     torch.set_num_threads(1)

@@ -25,6 +25,7 @@ import torch
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.metrics import roc_auc_score
 
+from experiments.common.arguments import read_count, read_positive
 from experiments.common.kept import Kept
 from lightning_dpgen.data.layout import Encoded
 from lightning_dpgen.data.public_sets import load_public_set, public_set
@@ -124,8 +125,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("data", choices=("adult-balanced", "adult", "mushroom"))
-    parser.add_argument("--epsilons", nargs="+", type=float, default=[0.3, 1.0, 3.0])
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--epsilons", nargs="+", type=read_positive, default=[0.3, 1.0, 3.0])
+    parser.add_argument("--runs", type=read_count, default=5)
     parser.add_argument("--label-share", type=float)
     asked = parser.parse_args()
     torch.set_num_threads(1)

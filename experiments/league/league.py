@@ -37,6 +37,7 @@ from pathlib import Path
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
+from experiments.common.arguments import read_count
 from experiments.common.kept import Kept
 from experiments.league.tasks import TASKS, Task
 from lightning_dpgen.common.strict_json import read_json
@@ -274,10 +275,8 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--tasks", type=among(list(TASKS)), default=list(TASKS))
     parser.add_argument("--rows", type=among(list(known)), default=list(known))
     parser.add_argument("--epsilons", type=numbers, help="some of a task's own; rows that are not private are always made")
-    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--runs", type=read_count, default=5)
     found = parser.parse_args(arguments)
-    if found.runs < 1:
-        parser.error(f"--runs {found.runs}: expected 1 or more")
     every = {epsilon for name in found.tasks for epsilon in TASKS[name].epsilons}
     if foreign := set(found.epsilons or ()) - every:
         parser.error(f"--epsilons {min(foreign):g}: expected some of {', '.join(f'{e:g}' for e in sorted(every))}")

@@ -22,6 +22,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from torch import nn
 
+from experiments.common.arguments import read_count
 from experiments.common.kept import Kept
 from lightning_dpgen.common.strict_json import read_json
 from lightning_dpgen.data.layout import Encoded
@@ -102,7 +103,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("releases", nargs="+", type=Path)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rows", type=int, default=ROWS)
+    parser.add_argument("--rows", type=read_count, default=ROWS)
     parser.add_argument("--data", choices=["mnist", "fashion_mnist"], default="mnist")
     parser.add_argument("--only", nargs="+", choices=CLASSIFIERS, default=list(CLASSIFIERS))
     asked = parser.parse_args()

@@ -25,6 +25,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from sklearn.model_selection import cross_val_predict
 
+from experiments.common.arguments import read_count, read_positive
 from experiments.common.kept import Kept
 from experiments.common.training import train
 from experiments.league.made_up_tables import TABLES
@@ -107,8 +108,8 @@ def measured(place: Path, table: Table, epsilon: float, run: int, words: list[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--epsilon", type=float, default=3.0)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--epsilon", type=read_positive, default=3.0)
+    parser.add_argument("--runs", type=read_count, default=3)
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     kept = Kept(asked.folder / "paid_bins.json")

@@ -52,6 +52,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments.common.arguments import read_count
 from experiments.common.kept import Kept
 from experiments.league.classifiers import DELTA, learned, tables
 from experiments.league.environments import installed, program
@@ -493,8 +494,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--data", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--rows", nargs="+", choices=[row.name for row in ROWS], default=[row.name for row in ROWS])
     parser.add_argument("--epsilons", nargs="+", type=float, choices=EPSILONS, default=list(EPSILONS))
-    parser.add_argument("--runs", type=int, default=3, help="some rows have fewer, since they take long")
-    parser.add_argument("--limit", type=int, default=2_400, help="seconds of processor that a command may take")
+    parser.add_argument("--runs", type=read_count, default=3, help="some rows have fewer, since they take long")
+    parser.add_argument("--limit", type=read_count, default=2_400, help="seconds of processor that a command may take")
     parser.add_argument("--again", action="store_true", help="make cells anew, also those that are there")
     given = parser.parse_args(arguments)
     given.folder.mkdir(parents=True, exist_ok=True)

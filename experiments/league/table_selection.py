@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.common.arguments import read_count, read_positive
 from experiments.common.kept import Kept
 from experiments.league.classifiers import DELTA, scores, tables
 from lightning_dpgen.data.layout import Encoded
@@ -245,10 +246,10 @@ def compared(rows: int, epsilon: float, pairs: int, seed: int) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--rows", type=int, default=15_000)
-    parser.add_argument("--epsilon", type=float, default=0.3)
-    parser.add_argument("--pairs", nargs="+", type=int, default=[13, 30, 78])
-    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--rows", type=read_count, default=15_000)
+    parser.add_argument("--epsilon", type=read_positive, default=0.3)
+    parser.add_argument("--pairs", nargs="+", type=read_count, default=[13, 30, 78])
+    parser.add_argument("--runs", type=read_count, default=1)
     asked = parser.parse_args()
     torch.set_num_threads(1)
     asked.folder.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from experiments.common.arguments import read_count, read_positive
 from experiments.common.kept import Kept
 from experiments.common.training import train
 from experiments.league.made_up_tables import TABLES, MadeUp
@@ -84,8 +85,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("tables", nargs="*", default=list(TABLES))
-    parser.add_argument("--epsilon", type=float, default=3.0)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--epsilon", type=read_positive, default=3.0)
+    parser.add_argument("--runs", type=read_count, default=3)
     parser.add_argument("--constraints", action="store_true")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)

@@ -29,6 +29,7 @@ import torch
 from scipy.stats import binomtest
 from sklearn.ensemble import RandomForestClassifier
 
+from experiments.common.arguments import read_count, read_positive
 from experiments.common.kept import Kept
 from experiments.common.training import train
 from experiments.privae.aggregations import WholeLotNetwork
@@ -240,16 +241,18 @@ def described(rows: np.ndarray) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--runs", type=read_count, default=1)
     parser.add_argument("--kept", action="store_true", help="train nothing: draw the runs that are kept, how many they are")
-    parser.add_argument("--epsilons", type=float, nargs="+", default=EPSILONS)
+    parser.add_argument("--epsilons", type=read_positive, nargs="+", default=EPSILONS)
     parser.add_argument("--only", nargs="+", choices=[*PRIVATE, *TWINS])
-    parser.add_argument("--rates", type=float, nargs="+")
+    parser.add_argument("--rates", type=read_positive, nargs="+")
     parser.add_argument("--classify", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     asked.folder.mkdir(parents=True, exist_ok=True)
     kept = Kept(asked.folder / "privae_fashion.json")
+    if asked.kept:
+        kept.check_some()
     if asked.classify:
         classify(asked.folder, asked.runs, kept)
         return
@@ -285,30 +288,39 @@ def main() -> None:
 
 
 def draw(path: Path, found: dict[str, dict[float | None, np.ndarray]]) -> None:
-    """Draw the columns against epsilon: the paper's method above, other rates and forms below, and twins as levels in both.
+    """Draw the columns against epsilon: the paper's method above, other rates and forms below, where twins are levels.
 
-    Bands are the spread of runs, and a label says how many a point has.
+    Bands are the spread of runs, and a label says how many a point has. Above, twins are so far away that their levels are
+    written.
     """
     figure, rows = plt.subplots(2, len(DRAWN), figsize=(12.0, 7.6))
     # Two shades of one color for a form with its term and without.
     pairs = sorted(found, key=lambda name: name == "tuned rate, noise of MMD")
     colors = dict(zip(pairs, plt.get_cmap("tab20").colors, strict=False))
-    for axes, (_, names) in zip(rows, ROWS.items(), strict=True):
+    for level, (axes, names) in enumerate(zip(rows, ROWS.values(), strict=True)):
         here = [name for name in names if name in found]
         for column, (axis, title) in enumerate(zip(axes, DRAWN, strict=True)):
+            far = []
             for place, name in enumerate(here):
                 points = found[name]
                 mean, spread = (np.array([of(each[:, column]) for each in points.values()]) for of in (np.mean, np.std))
                 runs = sorted({len(each) for each in points.values()})
                 label = f"{name} ({' to '.join(str(n) for n in sorted({runs[0], runs[-1]}))})"
+                if None in points and level == 0:
+                    far.append(f"{label} {mean[0]:.3g}")
+                    continue
                 if None in points:
                     axis.axhline(mean[0], color=colors[name], linestyle="--", linewidth=1.0, label=label)
                     continue
                 # Curves on one level stay apart.
-                x = np.array(list(points)) * 1.015 ** (place - len(here) / 2)
+                x = np.array(list(points)) * 1.02 ** (place - len(here) / 2)
                 axis.plot(x, mean, color=colors[name], marker="osD^v"[place % 5], markersize=5, label=label)
                 axis.fill_between(x, mean - spread, mean + spread, color=colors[name], alpha=0.15, linewidth=0)
             axis.set(title=title, xlabel="epsilon", xscale="log")
+            if far:
+                low, high = axis.get_ylim()
+                axis.set_ylim(low, high + 0.45 * (high - low))
+                axis.text(0.98, 0.97, "\n".join(["without privacy:", *far]), transform=axis.transAxes, ha="right", va="top")
             axis.set_xlim(0.85 * EPSILONS[0], EPSILONS[-1] / 0.85)
             axis.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
             axis.minorticks_off()

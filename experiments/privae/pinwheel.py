@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from sklearn.cluster import KMeans
 
+from experiments.common.arguments import read_count
 from experiments.common.kept import Kept
 from experiments.common.training import train
 from lightning_dpgen import load_release
@@ -135,13 +136,15 @@ def pictured(folder: Path, name: str) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--runs", type=read_count, default=1)
     parser.add_argument("--kept", action="store_true", help="train nothing: show the runs that are kept, how many they are")
     parser.add_argument("--only", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     asked = parser.parse_args()
     torch.set_num_threads(1)
     asked.folder.mkdir(parents=True, exist_ok=True)
     kept = Kept(asked.folder / "privae_pinwheel.json")
+    if asked.kept:
+        kept.check_some()
     means = []
     for run in range(DRAWN):
         points, arms = held_out(run)
@@ -187,7 +190,11 @@ def draw(path: Path, cells: Mapping[str, Mapping[str, str]]) -> None:
             axis.set_aspect("equal", "datalim")
             axis.spines[["top", "right"]].set_visible(False)
     handles = [*axes[0, 0].get_legend_handles_labels()[0], *axes[1, 0].get_legend_handles_labels()[0]]
-    figure.legend(handles=handles, loc="lower center", ncols=3, frameon=False)
+    handles += [
+        plt.Line2D([], [], marker="o", markersize=3, linestyle="", color=f"C{arm}", label=f"codes of arm {arm + 1}")
+        for arm in range(ARMS)
+    ]
+    figure.legend(handles=handles, loc="lower center", ncols=len(handles), frameon=False)
     figure.tight_layout(rect=(0, 0.06, 1, 1))
     figure.savefig(path, dpi=80)
 

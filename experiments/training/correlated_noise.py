@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from experiments.common.arguments import read_count, read_positive
 from lightning_dpgen import Account, Fixed, PoissonLots, make_plan, training_stage
 from lightning_dpgen.data.public_sets import load_public_set, public_set
 from lightning_dpgen.privacy.mechanisms import gaussian
@@ -77,10 +78,10 @@ def accuracy(plan: Plan, rows: Labelled, other: Labelled, rate: float, seed: int
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epsilons", type=float, nargs="+", default=[0.5, 2.0, 8.0])
-    parser.add_argument("--passes", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--lot", type=int, default=100)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--epsilons", type=read_positive, nargs="+", default=[0.5, 2.0, 8.0])
+    parser.add_argument("--passes", type=read_count, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--lot", type=read_count, default=100)
+    parser.add_argument("--runs", type=read_count, default=3)
     arguments = parser.parse_args()
     known, test = pictures(held_out=False), pictures(held_out=True)
     rows, choosing = (known[0][:N], known[1][:N]), (known[0][N : N + 5000], known[1][N : N + 5000])

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from experiments.common.arguments import read_count, read_positive
 from lightning_dpgen import (
     Account,
     Fixed,
@@ -107,8 +108,8 @@ def accuracy(real: Labelled, held_out: Labelled, kind: str, rule: ClippingRule, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--epsilon", type=float, default=1.0)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--epsilon", type=read_positive, default=1.0)
+    parser.add_argument("--runs", type=read_count, default=3)
     given = parser.parse_args()
     mnist, tests = pictures(held_out=False), pictures(held_out=True)
     for kind in PERSONS:

@@ -6,6 +6,7 @@ import argparse
 import itertools
 import math
 import re
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from filecmp import cmp
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_dpgen.cli.arguments import Parser, loading, whole_number
-from lightning_dpgen.cli.real_records import real_source
+from lightning_dpgen.cli.real_records import other_draw, real_source
 from lightning_dpgen.common.folders import place_of
 from lightning_dpgen.common.nearest_word import suggest_file
 from lightning_dpgen.common.passwords import without_passwords
@@ -105,6 +106,8 @@ def run(argv: Sequence[str]) -> int:
     if (schema := schema_in(arguments.release, description)) is not None:
         _check_of_tables(arguments, schema)
         source = real_source(arguments.data, certificate, schema.kind)
+        if (text := other_draw(source.spec, certificate)) is not None:
+            print(f"dpgen: warning: {text}", file=sys.stderr)
         aside = None if arguments.held_out is None else _beside(source, arguments.held_out, arguments.release)
     return _evaluate(arguments, certificate, source, aside)
 

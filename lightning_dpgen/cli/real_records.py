@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lightning_dpgen.data.public_sets import NAMES
+from lightning_dpgen.data.public_sets import NAMES, is_simulated
 from lightning_dpgen.specs.data import DataSpec
 from lightning_dpgen.specs.run import load_data_settings
 from lightning_dpgen.specs.source import Source, source_of
@@ -49,6 +49,28 @@ def real_source(
     source = source_of(spec)
     source.files()
     return source
+
+
+def other_draw(spec: DataSpec, certificate: dict[str, Any]) -> str | None:
+    """Return the warning that simulated records are not those of the training; None for those, and for any other set.
+
+    Example:
+        >>> spec = load_data_settings(["data=pinwheel", "data.draw=1"])
+        >>> certificate = {"declared": {"data": "pinwheel", "n": 400, "draw": 0}}
+        >>> other_draw(spec, certificate)[:66]
+        'data.draw=1: the certificate has data.draw=0, so no record was lea'
+    """
+    declared = certificate.get("declared")
+    if not is_simulated(spec.source) or not isinstance(declared, dict) or declared.get("data") != spec.source:
+        return None
+    for name in ("draw", "n"):
+        here, there = getattr(spec, name), declared.get(name)
+        if type(there) is int and here != there:
+            return (
+                f"data.{name}={here}: the certificate has data.{name}={there}, so no record was learned from of those that "
+                f"are compared; leave data.{name} out to compare with the records of the training"
+            )
+    return None
 
 
 def check_source(spec: DataSpec) -> Source:

@@ -40,6 +40,8 @@ _MODULES = {
     "meters": ("series", "simulated.meters"),
 }
 NAMES = tuple(_MODULES)
+# Said of simulated records wherever a set of them is named.
+NO_PEOPLE = "simulated records (no people)"
 # Draws of simulated records that settings may ask for. The records held out of a draw are a later one, which none asks for.
 DRAWS = 5_000
 
@@ -74,9 +76,17 @@ def names_of(kind: str, *, simulated: bool) -> tuple[str, ...]:
         >>> names_of("table", simulated=True)
         ('six_gaussians', 'pinwheel')
     """
-    return tuple(
-        name for name, (of, module) in _MODULES.items() if of == kind and module.startswith("simulated.") == simulated
-    )
+    return tuple(name for name, (of, _) in _MODULES.items() if of == kind and is_simulated(name) == simulated)
+
+
+def is_simulated(name: str) -> bool:
+    """Return whether a name is that of a set that is simulated from a public seed, so that no person is behind a record.
+
+    Example:
+        >>> is_simulated("meters"), is_simulated("adult"), is_simulated("my_meters")
+        (True, False, False)
+    """
+    return name in _MODULES and _MODULES[name][1].startswith("simulated.")
 
 
 @cache

@@ -14,6 +14,7 @@ import pandas as pd
 
 from lightning_dpgen.data.baskets.reading import read_baskets
 from lightning_dpgen.data.baskets.schema import BasketSchema, read_items
+from lightning_dpgen.data.names import quote
 from lightning_dpgen.data.pictures.schema import ImageSchema
 from lightning_dpgen.data.public_sets import PublicSet
 from lightning_dpgen.data.reading import Reading
@@ -153,17 +154,25 @@ def make_sp500() -> PublicSet:
 
     def read(files: list[Path], schema: Schema, held_out: bool) -> Reading:
         try:
-            frame = pd.read_csv(files[0], usecols=["date", "high", "low", "Name"])
-            prices = (frame["high"] + frame["low"]) / 2.0
+            frame = pd.read_csv(files[0], usecols=["date", "high", "low", "Name"], dtype=str)
+            # Half of each, since the sum of two large prices has no number.
+            prices = sum(_prices(files[0], frame[name]) / 2.0 for name in ("high", "low"))
             table = frame.assign(price=prices).pivot(index="date", columns="Name", values="price").to_numpy(np.float64)
         except (ValueError, TypeError) as error:
+            if isinstance(error, BadRecords):
+                raise
             raise BadRecords(
                 f"{files[0]} is not the file of S&P 500 stocks, a row for each company and day (sandp500 of Kaggle, by "
                 f"camnugent): {error}"
             ) from None
-        days, companies = len(table) // _MONTH * _MONTH, table.shape[1]
-        windows = table[:days].reshape(-1, _MONTH, companies).transpose(2, 0, 1)
+        months, companies = len(table) // _MONTH, table.shape[1]
+        windows = table[: months * _MONTH].reshape(months, _MONTH, companies).transpose(2, 0, 1)
         whole = np.isfinite(windows).all(axis=2) & (windows[:, :, 0] > 0.0)
+        if not whole.any():
+            raise BadRecords(
+                f"{files[0]}: {len(frame):,} rows have no company with a price on each day of a month of {_MONTH} days: "
+                "expected a row for each company and day of five years"
+            )
         reading = read_series(windows[whole] / windows[whole][:, :1], schema, outside="clamp", person=np.nonzero(whole)[0])
         # Months of the company in which the first n records end are not held out.
         part = np.arange(len(reading.encoded))
@@ -175,6 +184,22 @@ def make_sp500() -> PublicSet:
     # A price seldom halves or grows by a half within a month.
     schema = SeriesSchema(_MONTH, 0.5, 1.5, channels=("price",), decimals=4)
     return PublicSet(schema, n, read, ("sp500/all_stocks_5yr.csv",), person="Name")
+
+
+def _prices(file: Path, column: pd.Series) -> pd.Series:
+    """Return the prices of a column of text, NaN where one is missing.
+
+    Raises:
+        BadRecords: for text that is no price.
+    """
+    prices = pd.to_numeric(column, errors="coerce").astype(np.float64)
+    wrong = column.notna() & ~np.isfinite(prices)
+    if wrong.any():
+        row = int(wrong.to_numpy().argmax())
+        raise BadRecords(
+            f"{file}: column {column.name}, line {row + 2}: {quote(column[row])}: expected a price, as in 67.54"
+        )
+    return prices
 
 
 def _baskets(schema: BasketSchema, n: int, file: str) -> PublicSet:

@@ -8,6 +8,7 @@ import torch
 
 from lightning_dpgen.common import pace
 from lightning_dpgen.common.plain_text import say_count
+from lightning_dpgen.data.public_sets import NO_PEOPLE, is_simulated
 from lightning_dpgen.data.records import Records
 from lightning_dpgen.data.schema import kind_of
 from lightning_dpgen.data.tables.values import TableValues
@@ -56,7 +57,9 @@ def read_records(
     records, counted = open_records(settings, source, folder, interrupts)
     if not spent:
         check_moved(source, counted, len(records))
-    n, part = settings.n, f"{say_count(len(records), _word(settings))} take{'' if len(records) > 1 else 's'} part"
+    # The name is public, and so is what stands behind it.
+    what = f", {NO_PEOPLE}," if is_simulated(source.spec.source) else ""
+    n, part = settings.n, f"{say_count(len(records), _word(settings))}{what} take{'' if len(records) > 1 else 's'} part"
     reporter.say(f"reading (private, stays here): {part}; data.n={n:,}")
     reporter.warn(_declared_warning(settings, records))
     for line in moved_lines(counted, len(records)):

@@ -35,7 +35,7 @@ from lightning_dpgen.runs.paths import remove_blocks
 from lightning_dpgen.runs.reporter import Reporter
 from lightning_dpgen.runs.run_folder import RunFolder
 from lightning_dpgen.runs.studies import check_study, mark, spent_so_far, study_delta_warning, study_of
-from lightning_dpgen.runs.table import answers_table, budget_table, decay_line, terms_table
+from lightning_dpgen.runs.table import answers_table, budget_table, decay_line, errors_table, terms_table
 from lightning_dpgen.runs.warnings import lost_histories_warning, plan_warnings, seed_warning
 from lightning_dpgen.specs.as_yaml import write_asked_for
 from lightning_dpgen.specs.first_pass import FIRST_PASS
@@ -183,6 +183,7 @@ class _Run:
         self.reporter.say(None if settings.initial is None else settings.initial.line)
         self.reporter.say(budget_table(plan, of_person=self.spec.protects_persons))
         self.reporter.say(decay_line(settings.clipping, plan))
+        self.reporter.say(errors_table(settings, plan))
         self.reporter.say(terms_table(settings, plan))
         self.reporter.say(answers_table(settings, plan))
         return plan

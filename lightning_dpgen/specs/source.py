@@ -95,7 +95,8 @@ class Source(ABC):
             reading = self._read_values(schema, held_out, sample) if values else self._read(schema, held_out)
         if not len(reading.encoded):
             raise BadRecords(
-                f"data={self.spec.source}: there are no {self.counted}s: expected at least one; see what data.path holds"
+                f"data={self.spec.source}: there are no {self.counted}s{' that are held out' * held_out}: expected at "
+                f"least one; see what {self._place(held_out)} holds"
             )
         by_values = reading.values if values else None
         if reading.persons is None:
@@ -140,6 +141,10 @@ class Source(ABC):
     def _read_values(self, schema: Any, held_out: bool, sample: RowSample | None = None) -> Reading:
         """Read the same, and keep the values of a table where they are known."""
         return self._read(schema, held_out)
+
+    def _place(self, held_out: bool) -> str:
+        """Return where the records are, for a message."""
+        return "data.path"
 
     @property
     def counted(self) -> str:
@@ -229,6 +234,9 @@ class PublicSource(Source):
 
     def files(self, held_out: bool = False) -> list[Path]:
         return find_public_set(self.spec.source, held_out=held_out)
+
+    def _place(self, held_out: bool) -> str:
+        return ", ".join(map(str, self.files(held_out))) or f"data={self.spec.source}"
 
     def check(self) -> None:
         super().check()

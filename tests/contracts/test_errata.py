@@ -1,7 +1,7 @@
 """Counter-examples for each erratum of docs/papers/errata.md ("Errata of the four papers").
 
-The papers' formulas come from experiments/papers. The true values are computed here in another way (quadrature, exact
-enumeration, a few lines of the algorithm in question) or by the package's accountant.
+The papers' formulas come from formulas.py of their rooms in experiments/. The true values are computed here in another way
+(quadrature, exact enumeration, a few lines of the algorithm in question) or by the package's accountant.
 """
 
 import itertools

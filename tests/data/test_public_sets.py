@@ -164,9 +164,29 @@ def test_months_of_stocks_are_those_of_one_company_each(tmp_path, monkeypatch):
     units = reading.encoded.units
     assert np.allclose(units[3], [0.5] + [0.75] * 29) and np.allclose(units[[0, 1, 2, 4]], 0.5)
     assert units.shape[1] == public_set("sp500").schema.layout.units == 30
-    file.write_text("day,price\n1,2\n")
-    with pytest.raises(BadRecords, match=r"all_stocks_5yr.csv is not the file of S&P 500"):
+    source = source_of(load_data_settings(["data=sp500"]))
+    with pytest.raises(BadRecords, match=rf"data=sp500: there are no records that are held out: .*what {file} holds"):
+        source.records(source.declare(), held_out=True)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("day,price\n1,2\n", "is not the file of S&P 500"),
+        ("date,high,low,Name\n", ": 0 rows have no company .*: expected a row for each company and day"),
+        ("date,high,low,Name\n1,1,1,A\n", ": 1 rows have no company"),
+        ("date,high,low,Name\n1,True,1,A\n", ": column high, line 2: 'True': expected a price, as in 67.54"),
+        ("date,high,low,Name\n1,1,1,A\n2,1,-inf,A\n", ": column low, line 3: '-inf': expected a price"),
+        (f"date,high,low,Name\n1,1{400 * '0'},1,A\n", ": column high, line 2: '10000.*: expected a price"),
+    ],
+)
+def test_a_file_that_is_not_of_stocks_is_refused_in_one_line(rows, said, tmp_path, monkeypatch):
+    monkeypatch.setenv("DPGEN_DATA", str(tmp_path))
+    (tmp_path / "sp500").mkdir()
+    (tmp_path / "sp500/all_stocks_5yr.csv").write_text(rows)
+    with pytest.raises(BadRecords, match=f"sp500/all_stocks_5yr.csv ?{said}") as refused:
         load_public_set("sp500")
+    assert len(str(refused.value)) < 400 and "\n" not in str(refused.value)
 
 
 def test_the_number_of_simulated_records_is_not_bought():

@@ -175,7 +175,7 @@ def test_other_releases_and_missing_files_get_one_clear_line(tmp_path, monkeypat
     for arguments, words in (
         (["transit", tmp_path, other, "--records", N], "not a release of baskets over the items"),
         (["transit", tmp_path, tmp_path, "--records", N], "expected a release"),
-        (["transit", tmp_path, "--seeds", "0"], "--seeds 0"),
+        (["transit", tmp_path, "--seeds", "0"], "argument --seeds: '0'"),
     ):
         with pytest.raises(SystemExit):
             _run(monkeypatch, capsys, *arguments)

@@ -1,5 +1,6 @@
 """Table 1 of dp-GAN: settings of every variant can be planned, and a row is trained and scored once."""
 
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import lightning_dpgen
+from experiments.common.kept import Kept
 from experiments.dpgan import tables as dpgan_tables
 from experiments.league.tasks import AdultBalanced, Mushroom
 from lightning_dpgen.specs.settings import load_complete_settings
@@ -108,3 +110,28 @@ def test_rows_that_settings_are_chosen_on_are_held_out(tmp_path, monkeypatch):
         assert len(kept) == 16 and sorted([*kept, *aside]) == sorted(rows)
         held_out.append(aside)
     assert held_out[0] != held_out[1] and np.isin(held_out[0], rows).all()
+
+
+RESULTS = Path(__file__).parents[2] / "experiments/results"
+
+
+def _kept_rows():
+    """Return the last columns of the page's table, from what is kept of Adult."""
+    rows = {}
+    for about, found in Kept(RESULTS / "dpgan_tables.json").found.items():
+        cell = json.loads(about)
+        if cell["data"] == "adult-balanced":
+            rows.setdefault((cell["epsilon"], *cell["variant"]), []).append(found)
+    for (epsilon, *variant), found in rows.items():
+        (forest, boosting, far), (spread, other, _) = np.mean(found, axis=0), np.std(found, axis=0)
+        cells = [
+            f"{forest:.3f} ({spread:.3f})",
+            f"{boosting:.3f} ({other:.3f})",
+            f"{far:.3f}, worst {np.max(found, 0)[2]:.3f}",
+        ]
+        yield pytest.param(" | ".join(cells).replace("0.", "."), id=f"{epsilon:g} {' '.join(variant)}")
+
+
+@pytest.mark.parametrize("cells", _kept_rows())
+def test_the_page_shows_the_results_that_are_kept(cells):
+    assert f"| {cells} |" in (RESULTS.parent / "dpgan/README.md").read_text(encoding="utf-8")

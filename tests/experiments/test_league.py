@@ -130,7 +130,7 @@ def test_what_is_stopped_is_written(coins, tmp_path, monkeypatch):
         (["--tasks", "coins,dice"], "'dice': expected some of coins"),
         (["--rows", "gan"], "'gan': expected some of real, tossed, measured"),
         (["--epsilons", "0.5,3"], "--epsilons 3: expected some of 0.5, 2"),
-        (["--runs", "0"], "--runs 0: expected 1 or more"),
+        (["--runs", "0"], "argument --runs: '0': expected a whole number of 1 or more"),
     ],
 )
 def test_mistakes_get_one_line(coins, tmp_path, capsys, wrong, said):

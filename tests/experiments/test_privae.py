@@ -1,13 +1,16 @@
 """Figures of PriVAE: every variant has a plan within its budget, and the other aggregations train as they say."""
 
+import itertools
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import pytorch_lightning as pl
 import torch
 
+from experiments.common.kept import Kept
 from experiments.privae import fashion as privae_fashion
 from experiments.privae import pinwheel
 from experiments.privae.aggregations import AGGREGATIONS, DRAWS, WholeLotVAE
@@ -211,3 +214,69 @@ def test_figure_2_is_drawn_from_its_cells(monkeypatch, tmp_path, figures):
     monkeypatch.setattr(sys, "argv", ["pinwheel", str(tmp_path), "--kept"])
     pinwheel.main()
     assert [axis.get_title() for axis in figures[-1].axes[: len(shown)]] == shown
+
+
+# The forms of both figures, as the page calls them.
+FORMS = {
+    "PriVAE + MMD": "the paper's + MMD",
+    "PriVAE": "the paper's",
+    "micro aggregation": "micro aggregation, true 2 C",
+    "batch aggregation": "batch aggregation, true 2 C",
+    "tuned rate + MMD": "a rate of 10 + MMD",
+    "tuned rate": "a rate of 10",
+    "tuned rate, noise of MMD": "a rate of 10, noise of the term without its gradient",
+    "VAE + MMD": "the paper's twin, VAE + MMD",
+    "VAE": "the same twin without the term",
+}
+SPIRALS = {
+    "faithful, KL": "the paper's, KL by one group",
+    "faithful, without": "the paper's without the term",
+    "faithful, KL, not private": "the paper's, not private",
+    "faithful, without, not private": "the paper's without the term, not private",
+    "best, mmd": "best: discrepancy by a mean embedding, full lots, 100 steps of Adam, an average over them",
+    "best, without": "best without the term",
+    "best, mmd, not private": "best, not private",
+    "best, without, not private": "best without the term, not private",
+    "best, mmd, corners": "best, with centres at the corners of the unit square",
+    "faithful, KL, corners": "the paper's at these corners",
+    "faithful, KL, corners, not private": "the paper's at these corners, not private",
+}
+RESULTS = Path(__file__).parents[2] / "experiments/results"
+
+
+def _kept_runs(kept, about):
+    return np.array(
+        list(itertools.takewhile(lambda cell: cell is not None, (kept.look(about | {"run": i}) for i in range(99))))
+    )
+
+
+def _short(value):
+    return f"{value:.3f}".replace("0.", ".", 1) if value < 1 else f"{value:.3f}"
+
+
+def lines_of_pictures():
+    """Return the lines of the page that say what is kept of Figure 1."""
+    kept = Kept(RESULTS / "privae_fashion.json")
+    for name in (*privae_fashion.PRIVATE, *privae_fashion.TWINS):
+        for epsilon in privae_fashion.epsilons_of(name, privae_fashion.EPSILONS):
+            if len(found := _kept_runs(kept, {"variant": name, "epsilon": epsilon})):
+                sparsity, likelihood, discrepancy, moved = found.mean(axis=0)
+                far = f"{moved:.2f}" if moved > 0.1 else f"{moved:.4f}".lstrip("0")
+                at = "" if epsilon is None else f", {epsilon:g}"
+                scores = f"{_short(sparsity)} | {likelihood:.0f} | {discrepancy:.1f}"
+                yield f"| {FORMS.get(name, name)}{at} | {len(found)} | {scores} | {far} |"
+
+
+def lines_of_spirals():
+    """Return the lines of the page that say what is kept of Figure 2."""
+    kept = Kept(RESULTS / "privae_pinwheel.json")
+    for name, form in SPIRALS.items():
+        found = _kept_runs(kept, {"variant": name})
+        good = int(((found[:, 0] >= 0.9) & (found[:, 1] == pinwheel.ARMS)).sum())
+        pure, off = (f"{_short(x.mean())} ({_short(x.std())})" for x in (found[:, 0], found[:, 2]))
+        yield f"| {form} | {pure} | {good} of {len(found)} | {off} |"
+
+
+@pytest.mark.parametrize("line", [*lines_of_pictures(), *lines_of_spirals()])
+def test_the_page_shows_the_results_that_are_kept(line):
+    assert line in (RESULTS.parent / "privae/README.md").read_text(encoding="utf-8")

@@ -1,5 +1,7 @@
 """Each command of experiments/ runs from its start to its end on few records, and leaves its pictures and kept results."""
 
+import ast
+import doctest
 import importlib
 import math
 import os
@@ -15,10 +17,14 @@ import torch
 from torch import nn
 
 from experiments.accounting import accountants
+from experiments.common import arguments
+from experiments.common.kept import Kept
 from experiments.dpgan import attacks, curves, gaussians
-from experiments.dpgm import clustering, networks, samples
+from experiments.dpgm import algorithm1, clustering, networks, samples
 from experiments.league import paid_bins
 from experiments.league.made_up_tables import TABLES
+from experiments.privae import fashion, pinwheel
+from lightning_dpgen.data.public_sets import NAMES
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,6 +80,13 @@ RUNS = {
         leaves=("dpgm_epsilon.json", "dpgm_epsilon.png"),
     ),
     "dpgm.table2": Smoke("transit --records 500"),
+    "dpgm.algorithm1": Smoke(
+        "FOLDER --epochs 1 --runs 1",
+        {"WAYS": {"one lot for all at 10 q": algorithm1.Way(10, False, (1e-3,))}},
+        ("dpgm_algorithm1.json",),
+        public=True,
+    ),
+    "dpgm.mwem": Smoke(""),
     "dpgm.networks": Smoke(
         "transit FOLDER data.n=600 model.rate=0.05 model.steps=2 privacy.delta=1e-4",
         {
@@ -112,16 +125,38 @@ RUNS = {
         ("dpgan_mushroom.json", "dpgan_mushroom.png"),
         public=True,
     ),
+    "dpgan.tables": Smoke(
+        "FOLDER mushroom --epsilon 1 --runs 1 --only paper measured",
+        {"VARIANTS": {"paper": ["experiment=dpgan_table", "model.steps=10"], "measured": ["model=measured"]}},
+        ("dpgan_tables.json",),
+        public=True,
+    ),
     "dpgan.gaussians": Smoke(
         "FOLDER --runs 1",
         {"VARIANTS": {name: [*words, "model.steps=10"] for name, words in gaussians.VARIANTS.items()}},
         ("dpgan_gaussians.json", "dpgan_gaussians.png"),
+    ),
+    "privae.fashion": Smoke(
+        "FOLDER --epsilons 4",
+        {
+            "PRIVATE": {"PriVAE": [*fashion.PRIVATE["PriVAE"], "model.steps=2"]},
+            "TWINS": {"VAE": [*fashion.TWINS["VAE"], "model.steps=2"]},
+        },
+        ("privae_fashion.json", "privae_fashion.png"),
+        public=True,
+    ),
+    "privae.pinwheel": Smoke(
+        sizes={"VARIANTS": {"best, mmd": [*pinwheel.VARIANTS["best, mmd"], "model.steps=2"]}, "DRAWN": 1},
+        leaves=("privae_pinwheel.json", "privae_pinwheel.png"),
     ),
     "training.persons": Smoke("--runs 2", {"N": 800, "STEPS": 3, "pictures": _pictures}),
     "training.correlated_noise": Smoke(
         "--epsilons 2 --passes 1 --lot 100 --runs 1", {"N": 1_000, "RATES": (1.0,), "pictures": _pictures}
     ),
     "league.ugly_tables": Smoke("FOLDER loans --runs 1", {"ROWS": 1_500, "TRIPLES": 3}, ("ugly_tables.json",)),
+    "league.peer_tables": Smoke(
+        "FOLDER --data adult-balanced --rows real --epsilons 1 --runs 1", leaves=("peer_tables.csv",), public=True
+    ),
     "league.paid_bins": Smoke("FOLDER --runs 1", {"tables": _bank, "TOLD_APART": 500}, ("paid_bins.json",)),
     "league.classifiers": Smoke("FOLDER mushroom --epsilons 1 --runs 1", leaves=("tables_classifiers.json",), public=True),
     "league.table_selection": Smoke("FOLDER --rows 2000 --pairs 5", leaves=("table_selection.json",), public=True),
@@ -146,13 +181,78 @@ def test_a_command_runs(name, tmp_path, monkeypatch):
         assert (tmp_path / file).stat().st_size > 0, file
 
 
+# Files with whole runs of commands that no line above has room for.
+OF_THEIR_OWN = {"dpgm.queries": "test_basket_baselines.py", "league.league": "test_league.py"}
+COMMANDS = {
+    f"{path.parent.name}.{path.stem}": text
+    for path in sorted((ROOT / "experiments").rglob("*.py"))
+    if path.parent.name != "peers" and '__name__ == "__main__"' in (text := path.read_text(encoding="utf-8"))
+}
+
+
 def test_each_command_has_a_short_run():
-    """A script that nobody runs breaks unseen. Some have a test file of their own, and peers their environments."""
-    files = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")]
-    for path in sorted((ROOT / "experiments").rglob("*.py")):
-        if path.parent.name == "peers" or '__name__ == "__main__"' not in path.read_text(encoding="utf-8"):
-            continue
-        room, stem = path.parent.name, path.stem
-        names = [re.search(rf"from experiments\.{room} import (?:.*, )?{stem}(?: as (\w+))?", text) for text in files]
-        own = any(name and f"{name[1] or stem}.main(" in text for name, text in zip(names, files, strict=True))
-        assert own or f"{room}.{stem}" in RUNS, f"experiments.{room}.{stem} has no short run"
+    """A script that nobody runs breaks unseen; peers have environments of their own."""
+    assert set(COMMANDS) == RUNS.keys() | OF_THEIR_OWN.keys()
+    for name, file in OF_THEIR_OWN.items():
+        assert ".main(" in (Path(__file__).parent / file).read_text(encoding="utf-8"), name
+
+
+@pytest.mark.parametrize("name", [name for name, text in COMMANDS.items() if '"--runs"' in text])
+def test_no_run_at_all_is_refused(name, tmp_path, monkeypatch, capsys):
+    """Before anything is read or computed, in one line below the usage."""
+    words = RUNS[name].words if name in RUNS else "FOLDER"
+    module = importlib.import_module(f"experiments.{name}")
+    monkeypatch.setattr(sys, "argv", [name, *words.replace("FOLDER", str(tmp_path / "new")).split(), "--runs", "0"])
+    with pytest.raises(SystemExit) as stopped:
+        module.main()
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert stopped.value.code == 2 and re.search(r"argument --runs: '0': expected a whole number of 1 or more", said)
+    assert not (tmp_path / "new").exists()
+
+
+def test_examples():
+    assert doctest.testmod(arguments).failed == 0
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", ""])
+def test_a_file_that_holds_no_results_is_refused_and_stays(text, tmp_path):
+    file = tmp_path / "kept.json"
+    file.write_text(text)
+    with pytest.raises(SystemExit, match=r"kept.json: holds no kept results .*restore it"):
+        Kept(file)
+    assert file.read_text() == text
+
+
+@pytest.mark.parametrize("name", [name for name, text in COMMANDS.items() if '"--kept"' in text])
+def test_nothing_is_drawn_of_an_empty_folder(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [name, str(tmp_path), "--kept"])
+    with pytest.raises(SystemExit, match="--kept: nothing is kept in"):
+        importlib.import_module(f"experiments.{name}").main()
+
+
+RESULTS = ROOT / "experiments/results"
+PAGES = [*sorted((ROOT / "experiments").rglob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def _pictures_of(text):
+    """Return patterns of the pictures that a module names; what it fills in has no underscore, or is a set's name."""
+    filled = f"(?:[^_]+|{'|'.join(NAMES)})"
+    for node in ast.walk(ast.parse(text)):
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        texts = [part.value if isinstance(part, ast.Constant) else None for part in parts]
+        if isinstance(texts[-1], str) and texts[-1].endswith(".png") and " " not in texts[0]:
+            yield "".join(filled if part is None else re.escape(part) for part in texts)
+
+
+def test_each_picture_is_drawn_by_a_command_that_its_page_shows():
+    """A picture that no command draws cannot be had again; one that no page shows is not looked at."""
+    pages, shown = {page: page.read_text(encoding="utf-8") for page in PAGES}, set()
+    for picture in sorted(path.name for path in RESULTS.glob("*.png")):
+        names = [name for name, text in COMMANDS.items() if any(re.fullmatch(p, picture) for p in _pictures_of(text))]
+        assert names, f"{picture}: no command of experiments/ draws it"
+        on = [text for text in pages.values() if f"results/{picture})" in text]
+        assert on, f"{picture}: no page shows it"
+        assert any(f"experiments.{name}" in text for name in names for text in on), f"{picture}: {names}"
+        shown.add(picture)
+    for page, text in pages.items():
+        assert set(re.findall(r"\.\./results/(\w+\.png)", text)) <= shown, page

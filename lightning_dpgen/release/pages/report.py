@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_dpgen.common.plain_text import say_epochs, say_steps
+from lightning_dpgen.data.public_sets import NO_PEOPLE, is_simulated
 from lightning_dpgen.privacy.access import dominating_laplace
 from lightning_dpgen.privacy.accounting.epsilon_range import caution, round_up
 from lightning_dpgen.privacy.accounting.pld import REPLACE_ONE
@@ -86,6 +87,7 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, limits: Se
         "counted": "persons" if counts_persons(certificate) else "records",
         "paragraphs": paragraphs(certificate),
         "limits": [*limits_of(certificate), *limits],
+        "simulated": describe_simulated(certificate["declared"]),
         "sums": [_sum_in_words(entry) for entry in certificate["noise"]["sums"][:_MOST_SUMS]],
         "license": certificate["declared"].get(LICENSE),
         "more_sums": max(0, len(certificate["noise"]["sums"]) - _MOST_SUMS),
@@ -93,6 +95,23 @@ def write_pages(folder: Path, certificate: dict[str, Any], page: str, limits: Se
     for name, suffix in ((REPORT, "html"), (CARD, "md")):
         template = _templates(autoescape=suffix == "html").get_template(f"{page}.{suffix}.jinja")
         (folder / name).write_text(template.render(c=certificate, **known, **shown), encoding="utf-8")
+
+
+def describe_simulated(declared: dict[str, Any]) -> str | None:
+    """Say that a run has learned from a set that is simulated; None for all others, and for a program of one's own.
+
+    Such a program may call its data like a simulated set, but does not declare which draw of it they are.
+
+    Example:
+        >>> (describe_simulated({"data": "meters", "draw": 0}) or "")[:39]
+        'Made from simulated records (no people)'
+        >>> [describe_simulated(own) for own in ({"data": "adult"}, {"data": "meters"})]
+        [None, None]
+    """
+    by_name = is_simulated(declared["data"]) and "draw" in declared
+    if not by_name and not (declared["data"] == "blobs" and "projection" in declared):
+        return None
+    return f"Made from {NO_PEOPLE}, drawn from a public seed: the promise below shows the method, and protects no person."
 
 
 @functools.cache
