@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -18,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import filelock
 
-from lightning_dpgen.common.folders import FILE, make_private, place_of, read_plain, write_whole
+from lightning_dpgen.common.folders import FILE, FOLDER, make_private, place_of, read_plain, write_whole
 from lightning_dpgen.common.passwords import without_passwords
 from lightning_dpgen.privacy.errors import LedgerError
 from lightning_dpgen.release.files import EVALUATION, read_certificate
-from lightning_dpgen.specs.usage_error import UsageError
+from lightning_dpgen.specs.usage_error import MISTAKE, OK, UsageError
 from lightning_dpgen.specs.words import name_of, write_word
 from lightning_dpgen.studio.job import Job, start_job
 
@@ -36,7 +37,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 _PLAIN = re.compile(r"[\w.+-]+", re.ASCII)
 # Further settings that a page takes: those of the network and the split, but for what names files or programs of a user.
 _FURTHER = re.compile(
-    r"(?!.*\.(target|init|options)$)(model|split|clipping)\.[a-z_]+|clipping|seed|rows|data\.(bins|bins_share|max_moved)"
+    r"(?!.*\.(target|init|options)$)(model|split|clipping)\.[a-z][a-z_]*|clipping|seed|rows|data\.(bins|bins_share|max_moved)"
 )
 # Databases that are reached by a network; files of others are named by their paths.
 _SYSTEMS = ("postgresql", "mysql", "mariadb", "oracle", "mssql")
@@ -138,8 +139,12 @@ class Run:
     def verified(self) -> bool | None:
         """The last word of `dpgen verify`; None while it has said nothing."""
         again = self.job_of("verify")
-        status = (again if again.exists else self.job).status
-        return None if status is None else status == 0
+        last = again if again.exists else self.job
+        if last.status not in (OK, MISTAKE):
+            return None
+        # What was changed since is not what was verified.
+        changed = max((path.stat().st_mtime for path in self.folder.release.iterdir()), default=math.inf)
+        return None if changed > last.ended else last.status == OK
 
     @property
     def judgement(self) -> Mapping[str, str]:
@@ -230,11 +235,6 @@ class Case:
         """Further settings, one a line."""
         return self._kept["more"]
 
-    @property
-    def place(self) -> str:
-        """The records, as a command names them first."""
-        return self.source.get("data.path") or self.source["data.url"]
-
     def keep(self, **changed: Any) -> None:
         """Write the source, some settings, or the further ones; what is not named stays."""
         with self.locked():
@@ -263,20 +263,29 @@ class Case:
             UsageError: for a further setting that a page does not take.
         """
         words = ["data=table", *self.source_words, write_word("data.schema", schema or self.schema)]
-        given = self.settings
-        for setting in ALL_SETTINGS:
-            if text := given.get(setting.name, "").strip():
-                bare = bool(setting.number or setting.choices) and _PLAIN.fullmatch(text)
-                words.append(f"{setting.name}={text}" if bare else write_word(setting.name, text))
-        if given.get("privacy.study", "").strip():
+        words += self._setting_words()
+        if self.settings.get("privacy.study", "").strip():
             words.append(write_word("privacy.study_folder", self.folder.parent / STUDIES))
         return words + [_checked(line.strip()) for line in self.more.splitlines() if line.strip()]
 
     @property
-    def data_words(self) -> list[str]:
-        """The settings of the data, as `dpgen check` takes them after a file and its schema."""
-        own = ("data.path", "data.schema", "data.url", "data.n", "data.discovery_share", "data.bins_share")
-        return [word for word in self.words() if name_of(word).startswith("data.") and name_of(word) not in own]
+    def check_words(self) -> list[str]:
+        """The words of `dpgen check`: a file or a URL, its schema, and the settings of the data."""
+        own = ("data.path", "data.url", "data.n", "data.discovery_share")
+        words = [*self.source_words, *self._setting_words("data.")]
+        place = self.source.get("data.path") or self.source["data.url"]
+        return ["check", place, str(self.schema), *(word for word in words if name_of(word) not in own)]
+
+    def _setting_words(self, begin: str = "") -> list[str]:
+        """Return the words of the settings that have fields, and whose names begin so."""
+        words, given = [], self.settings
+        for setting in ALL_SETTINGS:
+            if (text := given.get(setting.name, "").strip()) and setting.name.startswith(begin):
+                if setting.choices and text not in setting.choices:
+                    raise UsageError(f"{setting.name}={text}: expected one of {', '.join(setting.choices)}")
+                bare = bool(setting.number or setting.choices) and _PLAIN.fullmatch(text)
+                words.append(f"{setting.name}={text}" if bare else write_word(setting.name, text))
+        return words
 
     @property
     def runs(self) -> list[Run]:
@@ -373,10 +382,14 @@ class Cases:
         if not _NAME.fullmatch(name):
             raise UsageError(f"name {name!r}: expected up to 60 letters, digits, - and _, as in visits-2024")
         case = Case(self.home / name)
-        # A folder without that file is left of a case that was never whole.
-        if (case.folder / "case.json").exists():
-            raise UsageError(f"name {name!r}: is taken; choose another one")
-        make_private(case.folder, ".lock")
+        try:
+            # It is this one's alone, so that a failure removes nothing of another.
+            case.folder.mkdir(mode=FOLDER, parents=True)
+        except FileExistsError:
+            raise UsageError(
+                f"name {name!r}: is taken; choose another one (without a case.json, {case.folder} is what is left of an "
+                "upload that was cut off)"
+            ) from None
         try:
             if source is not None:
                 case.keep(source=source)
@@ -393,6 +406,11 @@ class Cases:
         """
         if (url := source.get("data.url")) is None:
             self.checked(source.get("data.path", ""))
+        elif without_passwords(url) != url or "?" in url:
+            raise UsageError(
+                f"{without_passwords(url)}: expected the URL of a database without a password and without options behind a "
+                "question mark, which are for a terminal"
+            )
         elif url.partition("://")[0].partition("+")[0] not in _SYSTEMS or "://" not in url:
             systems = ", ".join(_SYSTEMS)
             raise UsageError(
@@ -415,7 +433,8 @@ class Cases:
         if not path.strip() or place is None or not any(place.is_relative_to(root) for root in self.roots):
             known = ", ".join(map(str, self.roots))
             raise UsageError(
-                f"{path.strip() or 'no file'}: expected a file below {known}; name more folders to dpgen studio"
+                f"{path.strip() or 'no file'}: expected a file that is there, below {known}; name more folders to dpgen "
+                "studio"
             )
         return place
 

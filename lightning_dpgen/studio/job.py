@@ -92,6 +92,11 @@ class Job:
             return None
 
     @property
+    def ended(self) -> float:
+        """When the last command has ended, in seconds since 1970."""
+        return (self.folder / _STATUS).stat().st_mtime
+
+    @property
     def lines(self) -> list[str]:
         """The last lines of the log, without those about the pace."""
         return [line for line in self._log() if not _PACE.match(line)]
@@ -149,9 +154,9 @@ def start_job(folder: Path, commands: Sequence[Sequence[str]]) -> Job:
         job = Job(folder)
         if job.running:
             raise UsageError("this is running already: wait until it is done, or stop it")
+        write_whole(folder / _ASKED, json.dumps([list(words) for words in commands], ensure_ascii=False))
         for name in (_PROCESS, _STATUS):
             (folder / name).unlink(missing_ok=True)
-        write_whole(folder / _ASKED, json.dumps([list(words) for words in commands], ensure_ascii=False))
         with suppress(OSError):
             # The terminal may be gone.
             print(*map(spell, commands), sep="\n", flush=True)

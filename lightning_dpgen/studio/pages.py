@@ -212,12 +212,11 @@ class _Pages:
         return await self._page("more.html.jinja", part=form.part(name), id=form.id(name))
 
     def _check(self, case: Case) -> dict[str, Any]:
-        words = ["check", case.place, str(case.schema), *case.data_words]
-        return {"check": words, "checking": case.job("check")}
+        return {"check": case.check_words, "checking": case.job("check")}
 
     async def check(self, request: Request) -> Response:
         case = self._case(request)
-        await self._start(case, "check", self._check(case)["check"])
+        await self._start(case, "check", case.check_words)
         return self._go(f"/case/{case.name}#check")
 
     async def budget(self, request: Request) -> Response:
@@ -273,9 +272,13 @@ class _Pages:
         if act == "stop":
             await run_in_threadpool(run.job.stop)
         elif act == "go-on":
+            if not run.state.startswith(("interrupted", "ended without")):
+                raise UsageError(f"run {run.number}: is {run.state}; there is nothing to go on with")
             await self._start(run.case, f"run-{run.number}", *run.job.commands)
         else:
-            await self._start(run.case, f"{act}-{run.number}", *self._commands(run, act, said))
+            # A release needs no records to be verified or drawn from.
+            start = partial(self._start, run.case) if act == "evaluate" else partial(run_in_threadpool, run.case.start)
+            await start(f"{act}-{run.number}", *self._commands(run, act, said))
         anchor = "" if act in ("stop", "go-on") else f"#{act}"
         return self._go(f"/case/{run.case.name}/run/{run.number}{anchor}")
 
@@ -379,6 +382,10 @@ def _plan(words: list[str], told: Told) -> None:
     with _planning:
         spec = load_settings_without_slow_defaults(words)
         check_privacy(spec)
+        study = spec.privacy
+        begun = study.study is None or (Path(study.study_folder) / f"{study.study}.jsonl").exists()
+        if not begun and None in (study.study_epsilon, study.study_delta):
+            raise UsageError(f"study {study.study}: begins with this run: give epsilon and delta of all its runs together")
         tell_budget(with_default_bins(spec), told)
 
 
@@ -418,4 +425,6 @@ async def _form(request: Request) -> dict[str, str]:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
     except ValueError:
         raise UsageError("form: expected fields in UTF-8, as a browser sends them") from None
+    if any("\0" in text for _, text in pairs):
+        raise UsageError("form: holds a sign of value 0, which is none of a text")
     return {name: text.replace("\r\n", "\n") for name, text in pairs}

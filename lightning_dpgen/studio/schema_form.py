@@ -10,7 +10,7 @@ import copy
 import json
 import re
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -84,11 +84,13 @@ class SchemaForm:
         columns: by name, in the order of the table.
         about: the keys of the whole table.
         origin: the file that it was drafted from.
+        former: what a column has declared as another type, which it has again when that comes back.
     """
 
     columns: Mapping[str, ColumnDraft]
     about: Mapping[str, Any]
     origin: str
+    former: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def problems(self) -> dict[tuple[str | None, str | None], str]:
@@ -136,15 +138,16 @@ class SchemaForm:
         kind = said.get("type", draft.fields.get("type"))
         if kind not in KINDS:
             return self
-        before, why = draft.fields, draft.why
+        before, why, former = draft.fields, draft.why, self.former
         if kind != before.get("type"):
+            former = {**former, (column, str(before.get("type"))): before}
             begun = ColumnDraft.of_type(column, kind)
             kept = {key: value for key, value in before.items() if key in KINDS[kind].model_fields}
-            before, why = {**begun.fields, **kept, "type": kind}, begun.why
+            before, why = {**begun.fields, **former.get((column, kind), {}), **kept, "type": kind}, begun.why
         fields = _merged(KINDS[kind], before, said)
         # A question ends with its answer.
         whys = {key: one for key, one in why.items() if fields.get(key) == before.get(key)}
-        return replace(self, columns={**self.columns, column: ColumnDraft(column, fields, whys)})
+        return replace(self, columns={**self.columns, column: ColumnDraft(column, fields, whys)}, former=former)
 
     def part(self, column: str) -> Part:
         """Return the fields of a column, or of the whole table (no name)."""

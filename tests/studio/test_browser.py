@@ -124,6 +124,7 @@ def test_the_whole_way(table, browser, tmp_path):
         page.keyboard.press("ArrowDown")
         page.wait_for_selector("button:has-text('Change the type') >> visible=true")
         assert read_yaml(table / "studio" / "people" / "table.schema.yaml")["columns"] == fields
+        page.keyboard.press("ArrowUp")
         look(page, shots, "schema")
         page.click("text=Check the records")
         page.wait_for_selector("#check .good")

@@ -93,6 +93,7 @@ def test_another_type_asks_for_what_it_needs(tmp_path):
     form = read(tmp_path, SCHEMA)
     changed = form.changed("town", {"type": "date"})
     assert changed.columns["town"].fields == {"type": "date", "low": "???", "high": "???"}
+    assert changed.changed("town", {"type": "category"}).columns["town"].fields == form.columns["town"].fields
     assert form.changed("town", {"type": "no-such-type"}) is form
 
 

@@ -4,8 +4,10 @@ import contextlib
 import errno
 import html
 import io
+import os
 import re
 import stat
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -32,7 +34,8 @@ def test_a_file_without_a_schema_gets_a_draft(studio):
     base = {"name": "base", "url": "postgresql://ann@host/db", "query": "select 1", "independent": "1"}
     studio.client.post("/new", data=base)
     assert studio.started[1][0][:4] == ["schema", "postgresql://ann@host/db", "--query", "select 1"]
-    assert studio.cases["base"].data_words == ['data.query="select 1"', "data.rows_independent=true"]
+    words = studio.cases["base"].check_words
+    assert words[1] == base["url"] and words[3:] == ['data.query="select 1"', "data.rows_independent=true"]
 
 
 @pytest.mark.parametrize(
@@ -64,7 +67,8 @@ def test_files_lie_below_the_folders_that_were_named(studio, tmp_path, monkeypat
     if field == "schema" and not path:
         return
     answer = studio.client.post("/new", data={"name": "people", "path": "people.csv"} | {field: path})
-    assert answer.status_code == 422 and "expected a file below" in answer.text and "very secret" not in answer.text
+    told = "a sign of value 0" if path == "\0" else "expected a file that is there, below"
+    assert answer.status_code == 422 and told in answer.text and "very secret" not in answer.text
     assert not list(studio.cases) and not studio.started
 
 
@@ -144,12 +148,14 @@ def test_the_plan_is_that_of_dpgen_budget_and_reads_no_record(studio, case):
 
 REFUSED = {
     "data.n": ("-5", "data.n"), "privacy.epsilon": ("zero", "privacy.epsilon"), "data.max_rows": ("3", "data."),
-    "more": ("data.path=/etc/passwd", "are set at a terminal"), "privacy.study": ("../x", "privacy.study"),
+    "more": ("data.path=/etc/passwd", "are set at a terminal"), "privacy.study": ("../x", "study"),
+    "model": ("own", "expected one of"),
 }  # fmt: skip
 PLACES = ["data.held_out=/etc/passwd", "run_dir=/tmp/x", "model.target=os.system", "hydra.run.dir=x", "+data.path=/x",
           "data=own", "-m", "privacy.study_folder=/tmp", "model.init=/tmp", "debug.private_seed=1", "nonsense",
           "debug={private_seed: 3}", "privacy=off", "model={name: own, target: os.system}", "~privacy.epsilon",
-          "++model.target=x", "experiment=x", "privacy.selection=logarithmic", "trainer.devices=2"]  # fmt: skip
+          "++model.target=x", "experiment=x", "privacy.selection=logarithmic", "trainer.devices=2",
+          "model._target_=this.d", "model.Target=x", "split.init=/tmp"]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "given", "told"), [(name, *one) for name, one in REFUSED.items()])
@@ -200,11 +206,14 @@ def test_a_finished_run_is_shown_with_its_files(studio, case, trained):
     (job / "status").write_text("0")
     page = studio.client.get("/case/people/run/1").text
     assert "Verified" in page and "may be published as it is" in page and "Compare with the real records" in page
-    # A later verification has the last word.
+    # What is edited is not verified any more, and a later verification has the last word.
+    os.utime(trained / "release" / "privacy.json")
+    assert "not verified" in studio.client.get("/case/people/run/1").text
     again = case.jobs / "verify-1"
     again.mkdir()
     (again / "commands.json").write_text('[["verify"]]')
     for status, trusted in (("2", False), ("0", True)):
+        time.sleep(0.02)
         (again / "status").write_text(status)
         page = studio.client.get("/case/people/run/1").text
         assert ("Verified" in page, "may be published as it is" in page, "Not to be trusted" in page) == (
@@ -212,6 +221,9 @@ def test_a_finished_run_is_shown_with_its_files(studio, case, trained):
         )  # fmt: skip
     report = studio.client.get("/case/people/run/1/page/report")
     assert report.status_code == 200 and "sandbox" in report.headers["content-security-policy"]
+    (again / "status").write_text("130")
+    assert "not verified" in studio.client.get("/case/people/run/1").text
+    assert "nothing to go on with" in studio.client.post("/case/people/run/1/go-on").text
     for name in ("privacy.json", "model.safetensors"):
         file = studio.client.get(f"/case/people/run/1/release/{name}")
         assert file.content == (trained / "release" / name).read_bytes()
@@ -227,6 +239,10 @@ def test_a_finished_run_is_shown_with_its_files(studio, case, trained):
     assert words[words.index("-o") + 1].startswith(str(case.private)) and "-n5" not in words
     assert studio.client.post("/case/people/run/1/sample", data={"given": "/etc/passwd"}).status_code == 422
     assert studio.client.post("/case/people/run/1/no-such-act").status_code == 404
+    # A release needs no records to be verified.
+    (studio.root / "people.csv").unlink()
+    assert studio.client.post("/case/people/run/1/verify").status_code == 303
+    assert studio.client.post("/case/people/run/1/evaluate").status_code == 422
 
 
 def test_an_upload_is_for_its_owner_alone(studio):
@@ -277,3 +293,20 @@ def test_forms_are_bounded(studio, case, monkeypatch):
     monkeypatch.setattr(pages_module, "_LARGEST_FORM", 1000)
     assert studio.client.post("/case/people/settings", content=b"more=" + b"x" * 2000).status_code == 422
     assert studio.client.post("/case/people/settings", content=b"more=\xff%ff&a").status_code == 422
+
+
+def test_a_study_begins_with_its_total(studio, case):
+    page = studio.client.post("/case/people/settings?live", data=SETTINGS | {"privacy.study": "census"}).text
+    assert "give epsilon and delta" in page and "Start the run" not in page
+
+
+def test_a_wrong_further_setting_closes_no_other_page(studio, case):
+    studio.client.post("/case/people/settings?live", data=SETTINGS | {"more": "more=bins=20"})
+    for path in ("", "/budget", "/plan"):
+        assert studio.client.get(f"/case/people{path}").status_code == 200
+
+
+def test_an_upload_that_is_cut_off_removes_nothing_of_another(studio, case):
+    headers = {"x-case": "people", "x-file": "a.csv"}
+    assert studio.client.post("/upload", headers=headers, content=b"a").status_code == 422
+    assert case.schema.exists() and case.source["data.path"].endswith("people.csv")

@@ -40,14 +40,16 @@ function say(form, text) {
 
 // Sends one field of a form, or all of them, after what was sent of it before.
 function keep(form, field) {
-  const all = new FormData(form), sent = new URLSearchParams(field ? { [field.name]: field.value } : all);
+  const all = new FormData(form), one = field && form.dataset.live === "tell";
+  const sent = new URLSearchParams(one ? { [field.name]: field.value } : all);
   if (all.has("column")) sent.set("column", all.get("column"));
   form.pending = (form.pending ?? Promise.resolve()).then(async () => {
     try {
       const answer = await fetch(form.action + "?live", { method: "POST", body: sent }), text = await answer.text();
       if (!answer.ok) return say(form, problemIn(text));
       say(form, "");
-      field && form.dataset.live === "tell" ? tell(text) : put(text);
+      one ? tell(text) : put(text);
+      if (form.dataset.live === "tell" && !one) document.getElementById(`${form.id}-type`)?.focus();
       const then = document.getElementById(form.dataset.then);
       if (then) put(await (await fetch(then.dataset.url)).text());
     } catch { say(form, GONE); }
@@ -56,6 +58,8 @@ function keep(form, field) {
 
 async function submit(form) {
   try {
+    await Promise.all([...document.forms].map((one) => one.pending));
+    if (!document.body.contains(form)) return document.querySelectorAll("#plan form").forEach((fresh) => say(fresh, "The plan has changed: look at it before you start."));
     const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form)) });
     if (answer.redirected) return answer.url.split("#")[0] === location.href.split("#")[0] ? location.reload() : (location.href = answer.url);
     say(form, problemIn(await answer.text()));
@@ -68,14 +72,16 @@ async function poll(part) {
     if (!document.body.contains(part)) return;
     if (!answer.ok) return say(part, problemIn(text));
     const ended = read(text).querySelector("[data-ended]");
-    return ended && !typed ? location.reload() : put(text);
+    const typing = document.activeElement?.matches("input, textarea, select");
+    return ended && !typed && !typing ? location.reload() : put(text);
   } catch { setTimeout(() => poll(part), 3000); }
 }
 
 function upload(input) {
   const file = input.files[0], bar = input.parentElement.querySelector("progress"), problem = document.getElementById("upload-problem");
-  const name = document.getElementById("name"), told = (text) => { problem.hidden = false; problem.textContent = text; };
-  if (!name.value) { input.value = ""; return told("Give the case a name first, and choose the file then."); }
+  const name = document.getElementById("name"), told = (text) => { problem.hidden = !text; problem.textContent = text; if (text) input.value = ""; };
+  told("");
+  if (!name.value) return told("Give the case a name first, and choose the file then.");
   const request = new XMLHttpRequest();
   request.open("POST", input.dataset.upload);
   request.setRequestHeader("x-case", encodeURIComponent(name.value));
@@ -92,7 +98,11 @@ function begin(root) {
   for (const part of all("[data-load]")) fetch(part.dataset.load).then((answer) => answer.text()).then(put).catch(() => say(part, GONE));
   for (const form of all("form")) {
     const live = form.dataset.live;
-    form.addEventListener("submit", (event) => { event.preventDefault(); live ? keep(form) : submit(form); });
+    form.addEventListener("submit", (event) => { event.preventDefault();
+      // Enter keeps the field that it is pressed in; a button sends all of them.
+      const field = document.activeElement;
+      live ? keep(form, field?.matches("input, textarea") ? field : null) : submit(form);
+    });
     form.addEventListener("input", () => { typed ||= !live; });
     if (live) form.addEventListener("change", ({ target }) => {
       const later = target.parentElement.querySelector(".later");
@@ -102,7 +112,8 @@ function begin(root) {
   for (const details of all("details[data-more]")) {
     details.addEventListener("toggle", async () => {
       if (!details.open || details.querySelector(".fields")) return;
-      details.append(read(await (await fetch(details.dataset.more)).text()).body.firstElementChild);
+      const answer = await fetch(details.dataset.more).catch(() => null), text = (await answer?.text()) ?? "";
+      answer?.ok ? details.append(read(text).body.firstElementChild) : say(details, answer ? problemIn(text) : GONE);
     });
   }
   for (const slider of all("input[data-for]")) {
