@@ -142,7 +142,7 @@ class Run:
         last = again if again.exists else self.job
         if last.status not in (OK, MISTAKE):
             return None
-        # What was changed since is not what was verified.
+        # A file that was changed since is not verified.
         changed = max((path.stat().st_mtime for path in self.folder.release.iterdir()), default=math.inf)
         return None if changed > last.ended else last.status == OK
 

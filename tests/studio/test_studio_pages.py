@@ -206,7 +206,7 @@ def test_a_finished_run_is_shown_with_its_files(studio, case, trained):
     (job / "status").write_text("0")
     page = studio.client.get("/case/people/run/1").text
     assert "Verified" in page and "may be published as it is" in page and "Compare with the real records" in page
-    # What is edited is not verified any more, and a later verification has the last word.
+    # A file that is edited is not verified any more, and a later verification has the last word.
     os.utime(trained / "release" / "privacy.json")
     assert "not verified" in studio.client.get("/case/people/run/1").text
     again = case.jobs / "verify-1"
