@@ -14,8 +14,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning_dpgen.data.files.text import MissingData
-
 if TYPE_CHECKING:
     from lightning_dpgen.data.reading import Reading
     from lightning_dpgen.data.schema import Schema
@@ -113,6 +111,9 @@ def find_public_set(name: str, *, held_out: bool = False) -> list[Path]:
         MissingData: if one is not there; says where it was looked for.
         ValueError: for an unknown name.
     """
+    # It imports what reads files, which a release that names a set does not need.
+    from lightning_dpgen.data.files.text import MissingData
+
     known = public_set(name)
     wanted, root = (held_out and known.held_out) or known.files, os.environ.get("DPGEN_DATA")
     if wanted and not root:
