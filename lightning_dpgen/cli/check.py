@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from lightning_dpgen.cli.arguments import Parser, loading
 from lightning_dpgen.common.plain_text import say_count
-from lightning_dpgen.specs.data import TableSpec
 from lightning_dpgen.specs.run import load_data_settings
 from lightning_dpgen.specs.source import source_of
 from lightning_dpgen.specs.usage_error import MISTAKE, OK, UsageError
+from lightning_dpgen.specs.words import write_word
 
 _HISTORIES = "data=histories"
 
@@ -48,10 +48,8 @@ def run(argv: Sequence[str]) -> int:
     given = [word for word in arguments.settings if not word.startswith(("data.path=", "data.schema=", "data.url="))]
     if len(given) < len(arguments.settings) or any("=" not in word for word in given):
         raise UsageError("expected one file and its schema, and settings of the data after them: dpgen check FILE SCHEMA")
-    spec = load_data_settings(["data=table", *given])
-    assert isinstance(spec, TableSpec), "data=table is one"
-    place = "url" if "://" in arguments.file else "path"
-    source = source_of(spec.changed(**{place: arguments.file, "schema_": arguments.schema}))
+    place = write_word("data.url" if "://" in arguments.file else "data.path", arguments.file)
+    source = source_of(load_data_settings(["data=table", place, write_word("data.schema", arguments.schema), *given]))
     source.files()
     report = source.check_table()
     assert report is not None, "a table can be checked"

@@ -56,6 +56,15 @@ def train(dpgen, url, query, folder, *words):
     )
 
 
+def test_a_query_is_checked_against_its_schema(dpgen, database, tmp_path):
+    words = [database, str(tmp_path / "s.yaml"), "data.query=select age, sex from visits"]
+    status, out, err = dpgen("check", *words)
+    assert (status, "300 records" in out) == (0, True), err
+    (tmp_path / "s.yaml").write_text(SCHEMA.replace("[F, M]", "[F]"))
+    status, out, _ = dpgen("check", *words)
+    assert status == 2 and "sex" in out
+
+
 def test_a_query_that_may_join_records_needs_the_curators_word(dpgen, database, tmp_path):
     query = "select age, sex from visits where ward >= 1 and sex in ('F', 'M') order by age limit 290"
     status, _, err = train(dpgen, database, query, tmp_path / "run")
