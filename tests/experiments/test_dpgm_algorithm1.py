@@ -133,4 +133,4 @@ def test_the_table_goes_on_and_names_a_smaller_run(tmp_path, monkeypatch, capsys
     for wrong in ("--epochs", "--runs"):
         with pytest.raises(SystemExit):
             run(wrong, "0")
-        assert f"{wrong} 0" in capsys.readouterr().err
+        assert f"{wrong}: '0'" in capsys.readouterr().err
