@@ -155,7 +155,7 @@ class Run:
 
     @property
     def schema(self) -> Path:
-        """The copy of the schema that the run goes by, whatever becomes of the one of the case."""
+        """The copy of the schema that the run reads, so that a later change of the case does not reach it."""
         return self.case.folder / "runs" / f"{self.number}.schema.yaml"
 
     @property

@@ -1,4 +1,4 @@
-"""A job: commands of `dpgen` that run one after the other in a process of their own, whatever becomes of who started it.
+"""A job: commands of `dpgen` that run one after the other in a process of their own, which outlives the server.
 
 A job is a folder of its owner alone. It holds what was asked for, a log of all that the commands print, a lock that is held
 as long as they run, and the exit status once they have ended. So a page, a server that is started anew and a second server

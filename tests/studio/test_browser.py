@@ -54,7 +54,7 @@ def end(server):
 def browser():
     api = pytest.importorskip("playwright.sync_api")
     if CHROMIUM is None:
-        pytest.skip("needs Debian's chromium")
+        pytest.skip("no program chromium is on the path (CONTRIBUTING.md)")
     with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser

@@ -192,7 +192,7 @@ def test_a_run_is_what_the_page_has_shown(studio, case):
     assert train == ["train", *case.words(schema), f"run_dir={folder}"] and verify == ["verify", str(folder)]
     assert all(spell(words) in html.unescape(page) for words in studio.started[0])
     assert f"privacy.study_folder={studio.cases.home / STUDIES}" in train
-    # The run has a copy, whatever becomes of the schema of the case.
+    # The run reads a copy, so a later change of the case does not reach it.
     assert schema.read_text() == case.schema.read_text() and "low: 1" in schema.read_text()
 
 
